@@ -1,0 +1,160 @@
+"""Stack profile JSON <-> `ir.machine.Stack`: how the training software behaves.
+
+{"name": "megatron", "extends": "autoplan",
+ "defaults": {"schedule": "1f1b"},        pins taken when the user gives none
+ "restricts": {"schedule": ["1f1b"]},     values that the stack can express; absent: all
+ "habits": [],                            names of rules that produce decisions
+ "constants": {"pointwise_factor": 1.0}}  every name of `CONSTANTS`, with evidence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import isfinite
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from autoplan.errors import nearest
+from autoplan.files.data import find_file
+from autoplan.files.problems import Problems, Strict, validate
+from autoplan.files.profiles import read_profile
+from autoplan.files.quantities import AmountNumber, Number, Quantity, stated, written
+from autoplan.files.text import digest
+from autoplan.ir.machine import Stack
+
+FOLDER = "hardware_profiles/stacks"
+
+Pin = str | int | float | bool
+
+
+class ConstantsFile(Strict):
+    """Numbers that `cost` and `simulate` read, in base units.
+
+    Source of their meaning and of the fitted values: fits of a closed-form model to published
+    training runs, quoted number by number in the profiles.
+    """
+
+    pointwise_factor: Number = Field(
+        description="bytes moved by pointwise operators over the bytes of their operands and "
+        "results; 1 where every operator reads and writes once, less where chains are fused"
+    )
+    host_layer_forward_s: AmountNumber = Field(
+        description="seconds of host work to issue one layer forward, a floor under the device's "
+        "time; backward twice that"
+    )
+    fixed_step_s: AmountNumber = Field(
+        description="seconds of every step that belong to no operator (loader, logging, sync)"
+    )
+    framework_bytes: AmountNumber = Field(
+        description="bytes of device memory taken by context, libraries and communicator buffers"
+    )
+    allocator_fraction: AmountNumber = Field(
+        description="bytes lost to rounding and fragmentation as a share of counted memory"
+    )
+    overlap_contention: Number = Field(
+        description="factor >= 1 on compute time while a collective runs beside it"
+    )
+
+    @field_validator("overlap_contention")
+    @classmethod
+    def _slows(cls, number: Quantity) -> Quantity:
+        if number.value < 1:
+            raise ValueError("a number >= 1")
+        return number
+
+    @field_validator("allocator_fraction")
+    @classmethod
+    def _fraction(cls, number: Quantity) -> Quantity:
+        if number.value >= 1:
+            raise ValueError("a number < 1")
+        return number
+
+
+CONSTANTS: Mapping[str, str] = {
+    name: str(info.description) for name, info in ConstantsFile.model_fields.items()
+}
+"""Every constant of a stack -> what it means and its unit."""
+
+
+class StackFile(Strict):
+    """A whole stack profile, `extends` resolved."""
+
+    name: str = Field(min_length=1)
+    defaults: dict[str, Any] = {}
+    restricts: dict[str, list[Any]] = {}
+    habits: list[str] = []
+    constants: ConstantsFile
+
+
+def load_stack(spec: str, pins: Collection[str] | None = None) -> Stack:
+    """The stack that a bundled name or a path means.
+
+    Args:
+        spec: bundled name or path.
+        pins: every pin key there is; a key of the profile outside it is a problem. None: unchecked.
+
+    Raises:
+        InputError: unknown stack or bad profile; every problem at once.
+    """
+    path = find_file(spec, FOLDER, "stack")
+    return parse_stack(read_profile(path, FOLDER, "stack"), str(path), pins=pins)
+
+
+def parse_stack(
+    document: object, source: str, path: str = "$", pins: Collection[str] | None = None
+) -> Stack:
+    """The stack that a profile document describes; see `load_stack`."""
+    file = validate(StackFile, document, source, path)
+    problems = Problems(source)
+    _check_pins(file, path, pins, problems)
+    problems.check()
+    numbers: dict[str, Quantity] = {name: getattr(file.constants, name) for name in CONSTANTS}
+    origins = {name: stated(number) for name, number in numbers.items()}
+    return Stack(
+        name=file.name,
+        defaults=dict(sorted(file.defaults.items())),
+        restricts={name: tuple(values) for name, values in sorted(file.restricts.items())},
+        habits=tuple(file.habits),
+        constants={name: float(number.value) for name, number in numbers.items()},
+        evidence={name: origin for name, origin in origins.items() if origin is not None},
+    )
+
+
+def _check_pins(
+    file: StackFile, path: str, pins: Collection[str] | None, problems: Problems
+) -> None:
+    """Keys are pins there are, values are plain."""
+    values = [(f"defaults.{name}", value) for name, value in file.defaults.items()]
+    for name, allowed in file.restricts.items():
+        values += [(f"restricts.{name}[{index}]", value) for index, value in enumerate(allowed)]
+    for where, value in values:
+        if not isinstance(value, Pin) or (isinstance(value, float) and not isfinite(value)):
+            problems.add(f"{path}.{where}", value, "a finite number, a text, true or false")
+    if pins is None:
+        return
+    for section in ("defaults", "restricts"):
+        for name in getattr(file, section):
+            if name not in pins:
+                keys = f"one of {', '.join(pins)}"
+                problems.add(f"{path}.{section}.{name}", name, keys, nearest(name, pins))
+
+
+def dump_stack(stack: Stack) -> dict[str, Any]:
+    """The profile document of a stack; `parse_stack` gives the stack back, equal."""
+    constants = {}
+    for name, value in stack.constants.items():
+        number = int(value) if value.is_integer() else value
+        constants[name] = written(number, stack.evidence.get(name))
+    return {
+        "name": stack.name,
+        "defaults": dict(sorted(stack.defaults.items())),
+        "restricts": {name: list(values) for name, values in sorted(stack.restricts.items())},
+        "habits": list(stack.habits),
+        "constants": constants,
+    }
+
+
+def stack_digest(stack: Stack) -> str:
+    """A name for the content of a stack."""
+    return digest(dump_stack(stack))

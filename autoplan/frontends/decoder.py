@@ -1,0 +1,236 @@
+"""A dense decoder's configuration -> Graph: embedding, repeated layers, head with loss.
+
+Every projection is a weight of its own (queries, keys and values apart, gate and up apart), stored as
+(out dims, in dims). A layer operator is named by its `group`; operators that only make sense together
+(a projection with its bias and rotation, a residual addition with its bias and dropout) share one, so
+that they take the same split.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from autoplan.errors import InputError, Problem
+from autoplan.ir.graph import Attrs, Block, Graph, Instance, Op, Tensor
+from autoplan.ir.model import DecoderConfig
+
+_RESIDUAL = ("b", "s", "m")
+
+
+class _BlockWriter:
+    """Collects the tensors and operators of one block."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self.config = config
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+
+    def parameter(self, name: str, *dims: str) -> str:
+        self.tensors[name] = Tensor(name, dims, "parameter", "parameter")
+        return name
+
+    def feed(self, name: str, *dims: str) -> str:
+        dtype = "statistic" if name == "count" else "index"
+        self.tensors[name] = Tensor(name, dims, "feed", dtype)
+        return name
+
+    def activation(self, name: str, dims: tuple[str, ...], dtype: str = "compute") -> str:
+        self.tensors[name] = Tensor(name, dims, "activation", dtype)
+        return name
+
+    def op(
+        self, family: str, inputs: tuple[str, ...], outputs: tuple[str, ...], group: str,
+        attrs: Attrs = (),
+    ) -> str:  # fmt: skip
+        """Append an operator, named after its first result; returns that result."""
+        self.ops.append(Op(outputs[0], family, inputs, outputs, tuple(sorted(attrs)), group))
+        return outputs[0]
+
+    def norm(self, x: str, name: str) -> str:
+        """A norm of the configured kind; returns the normalised tensor."""
+        config = self.config
+        y = self.activation(name + ".out", _RESIDUAL)
+        rstd = self.activation(name + ".rstd", ("b", "s"), "statistic")
+        weight = self.parameter(name, "m")
+        if config.norm == "rms_norm":
+            attrs = (("eps", config.norm_eps), ("offset", config.norm_offset))
+            return self.op("rms_norm", (x, weight), (y, rstd), name, attrs)
+        bias = self.parameter(name + "_bias", "m")
+        mean = self.activation(name + ".mean", ("b", "s"), "statistic")
+        attrs = (("eps", config.norm_eps),)
+        return self.op("layer_norm", (x, weight, bias), (y, mean, rstd), name, attrs)
+
+    def linear(
+        self, x: str, name: str, dims: tuple[tuple[str, ...], tuple[str, ...]], group: str
+    ) -> str:
+        """`name = x · w(out dims, in dims)`."""
+        out, inner = dims
+        weight = self.parameter("w_" + name, *out, *inner)
+        batch = self.tensors[x].dims[: -len(inner)]
+        y = self.activation(name, (*batch, *out))
+        return self.op("linear", (x, weight), (y,), group, (("contract", len(inner)),))
+
+    def bias(self, x: str, name: str, dims: tuple[str, ...], group: str) -> str:
+        """Add a bias over the trailing dims."""
+        bias = self.parameter(name, *dims)
+        y = self.activation(x + ".biased", self.tensors[x].dims)
+        return self.op("bias_add", (x, bias), (y,), group, (("keep", len(dims)),))
+
+    def rotate(self, x: str, group: str) -> str:
+        """Rotary positions."""
+        config = self.config
+        scaling = config.rope_scaling
+        parts = scaling and (
+            scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,
+            scaling.original_max_positions,
+        )  # fmt: skip
+        attrs = (("scaling", parts), ("sign", 1), ("theta", config.rope_theta))
+        y = self.activation(x + ".rotated", self.tensors[x].dims)
+        return self.op("rotary", (x, self.feed("positions", "b", "s")), (y,), group, attrs)
+
+    def drop(self, x: str, probability: float, group: str) -> str:
+        """Dropout, if there is any."""
+        if not probability:
+            return x
+        y = self.activation(x + ".dropped", self.tensors[x].dims)
+        attrs = (("key", y), ("p", probability))
+        return self.op("dropout", (x,), (y,), group, attrs)
+
+    def join(self, residual: str, branch: str, name: str, bias: bool) -> str:
+        """Bias and dropout of a branch, and its addition to the residual stream."""
+        group = name + "_add"
+        if bias:
+            branch = self.bias(branch, f"b_{branch}", ("m",), group)
+        branch = self.drop(branch, self.config.residual_dropout, group)
+        y = self.activation(name, _RESIDUAL)
+        return self.op("add", (residual, branch), (y,), group)
+
+    def block(self, name: str, source: str, result: str) -> Block:
+        return Block(name, self.tensors, tuple(self.ops), input=source, output=result)
+
+
+def _embedding(config: DecoderConfig) -> Block:
+    w = _BlockWriter(config)
+    table = w.parameter("embedding", "v", "m")
+    ids = w.feed("ids", "b", "s")
+    x = w.op("embedding", (ids, table), (w.activation("embedded", _RESIDUAL),), "embedding")
+    if config.embedding_scale != 1.0:
+        scaled = w.activation("scaled", _RESIDUAL)
+        x = w.op("scale", (x,), (scaled,), "embedding_out", (("factor", config.embedding_scale),))
+    if config.learned_positions:
+        positions = w.feed("positions", "b", "s")
+        located = w.activation("located", _RESIDUAL)
+        where = w.parameter("position_embedding", "p", "m")
+        location = w.op("embedding", (positions, where), (located,), "position_embedding")
+        x = w.op("add", (x, location), (w.activation("placed", _RESIDUAL),), "embedding_out")
+    x = w.drop(x, config.embedding_dropout, "embedding_out")
+    return w.block("embedding", "", x)
+
+
+def _attention(w: _BlockWriter, normed: str) -> str:
+    """Projections, rotation, attention; returns the output projection (bias still to come)."""
+    config = w.config
+    query, key = ("g", "r", "d"), ("g", "d")
+    q = w.linear(normed, "q", (query, ("m",)), "q")
+    k = w.linear(normed, "k", (key, ("m",)), "kv")
+    v = w.linear(normed, "v", (key, ("m",)), "kv")
+    if config.attention_bias:
+        q, k, v = (
+            w.bias(q, "b_q", query, "q"), w.bias(k, "b_k", key, "kv"), w.bias(v, "b_v", key, "kv")
+        )  # fmt: skip
+    if config.rope_theta is not None:
+        q, k = w.rotate(q, "q"), w.rotate(k, "kv")
+    o = w.activation("attended", ("b", "s", *query))
+    lse = w.activation("attended.lse", ("b", "s", "g", "r"), "statistic")
+    attrs = (
+        ("causal", True), ("dropout", config.attention_dropout), ("key", "attended"),
+        ("scale", 1.0 / sqrt(config.head_dim)),
+    )  # fmt: skip
+    o = w.op("attention", (q, k, v), (o, lse), "attention", attrs)
+    return w.linear(o, "o", (("m",), query), "o")
+
+
+def _feed_forward(w: _BlockWriter, normed: str) -> str:
+    """The feed-forward branch; returns the down projection (bias still to come)."""
+    config = w.config
+    attrs = (("activation", config.activation),)
+    inner = ("b", "s", "f")
+    if config.gated:
+        gate = w.linear(normed, "gate", (("f",), ("m",)), "up")
+        up = w.linear(normed, "up", (("f",), ("m",)), "up")
+        if config.mlp_bias:
+            gate, up = w.bias(gate, "b_gate", ("f",), "up"), w.bias(up, "b_up", ("f",), "up")
+        act = w.op("gated", (gate, up), (w.activation("act", inner),), "act", attrs)
+    else:
+        up = w.linear(normed, "up", (("f",), ("m",)), "up")
+        if config.mlp_bias:
+            up = w.bias(up, "b_up", ("f",), "up")
+        act = w.op("activation", (up,), (w.activation("act", inner),), "act", attrs)
+    return w.linear(act, "down", (("m",), ("f",)), "down")
+
+
+def _layer(config: DecoderConfig) -> Block:
+    w = _BlockWriter(config)
+    x = w.activation("x", _RESIDUAL)
+    branch = _attention(w, w.norm(x, "attention_norm"))
+    middle = w.join(x, branch, "attention", config.attention_bias)
+    branch = _feed_forward(w, w.norm(middle, "mlp_norm"))
+    y = w.join(middle, branch, "mlp", config.mlp_bias)
+    return w.block("layer", x, y)
+
+
+def _head(config: DecoderConfig) -> Block:
+    w = _BlockWriter(config)
+    x = w.activation("x", _RESIDUAL)
+    normed = w.norm(x, "final_norm")
+    if config.tied_embeddings:
+        weight = w.parameter("embedding", "v", "m")
+    else:
+        weight = w.parameter("head", "v", "m")
+    logits = w.activation("logits", ("b", "s", "v"))
+    w.op("linear", (normed, weight), (logits,), "head", (("contract", 1),))
+    targets = w.feed("targets", "b", "s")
+    stats = w.activation("stats", ("b", "s", "c"), "statistic")
+    w.op("xent_stats", (logits, targets), (stats,), "loss")
+    loss = w.activation("loss", (), "statistic")
+    w.op("xent_loss", (stats, targets, w.feed("count")), (loss,), "loss")
+    return w.block("head", x, "")
+
+
+def build_graph(config: DecoderConfig, seq_len: int) -> Graph:
+    """The forward graph of a decoder for sequences of `seq_len` positions.
+
+    Raises:
+        InputError: `seq_len` exceeds a learned position table.
+    """
+    if config.learned_positions and seq_len > config.max_positions:
+        allowed = f"at most {config.max_positions}, the size of the position table of {config.name}"
+        raise InputError(Problem("workload", "seq_len", str(seq_len), allowed))
+    blocks = [_embedding(config), _layer(config), _head(config)]
+    layers = tuple(Instance("layer", f"layers.{i}.") for i in range(config.layers))
+    extent = {
+        "s": seq_len, "m": config.hidden, "g": config.kv_heads,
+        "r": config.heads // config.kv_heads, "d": config.head_dim, "f": config.ffn,
+        "v": config.vocab, "p": config.max_positions, "c": 2,
+    }  # fmt: skip
+    return Graph(
+        config.name,
+        {block.name: block for block in blocks},
+        (Instance("embedding"), *layers, Instance("head")),
+        extent,
+        _initialisation(config, blocks),
+    )
+
+
+def _initialisation(config: DecoderConfig, blocks: list[Block]) -> dict[str, tuple[str, float]]:
+    """Weights normal, biases 0, norms 1 (0 where the norm adds 1 itself)."""
+    table: dict[str, tuple[str, float]] = {}
+    for block in blocks:
+        for name in block.parameters:
+            if name.endswith("_norm"):
+                table[name] = ("constant", 1.0 - config.norm_offset)
+            elif name.startswith("b_") or name.endswith("_bias"):
+                table[name] = ("constant", 0.0)
+            else:
+                table[name] = ("normal", config.initializer_range)
+    return table

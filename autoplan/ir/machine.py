@@ -1,0 +1,172 @@
+"""The machine and the software stack: nouns filled by `files` from profile files.
+
+Units: bytes, seconds, FLOP/s, bytes per second. Each number's evidence is kept beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from autoplan.ir.layout import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One kind of device (a rank).
+
+    Attributes:
+        kind: `rtx4090`, `a100-80g`, ...
+        memory: bytes on the device.
+        peak_flops: dense peak in FLOP/s per compute dtype (`bf16`, `fp32`, ...).
+        peak_flops_for_mfu: the peak that MFU is counted against, FLOP/s.
+        memory_bandwidth: bytes/s of the sheet.
+        gemm_efficiency: share of the peak that a large matrix product reaches.
+        gemm_half_flops: FLOP of a product that reaches half of that share (small products are
+            slower).
+        attention_efficiency: share of the peak that the attention kernel reaches, counting only
+            the causal half.
+        memory_efficiency: share of `memory_bandwidth` that streaming operators reach.
+        launch: seconds per launched operator.
+    """
+
+    kind: str
+    memory: int
+    peak_flops: Mapping[str, float]
+    peak_flops_for_mfu: float
+    memory_bandwidth: float
+    gemm_efficiency: float
+    gemm_half_flops: float
+    attention_efficiency: float
+    memory_efficiency: float
+    launch: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of the interconnect: how `size` units of the level below talk to each other.
+
+    Attributes:
+        name: what is counted (`gpu`, `socket`, `node`).
+        size: units joined by this level.
+        bandwidth: bytes/s, one direction, of one link (or of the NICs that `shared_by` share).
+        latency: seconds per message step.
+        shared_by: devices that share one such link when all talk at once.
+        duplex: whether both directions run at full bandwidth together.
+        peer_to_peer: whether devices copy directly; otherwise through host memory.
+        efficiency: share of `bandwidth` that a large ring collective reaches.
+    """
+
+    name: str
+    size: int
+    bandwidth: float
+    latency: float
+    shared_by: int = 1
+    duplex: bool = True
+    peer_to_peer: bool = True
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The host of one node.
+
+    Attributes:
+        memory: bytes per node.
+        cores: CPU cores per node.
+        device_bandwidth: bytes/s between host and one device.
+        ranks_share_cores: devices *are* host cores (a CPU machine), so concurrent ranks share them
+            and collectives do not overlap compute.
+    """
+
+    memory: int
+    cores: int
+    device_bandwidth: float
+    ranks_share_cores: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where a number comes from: datasheet, measured, fitted, user or assumed."""
+
+    kind: str
+    source: str = ""
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A machine.
+
+    Attributes:
+        name: profile name.
+        device: the device kind (one group in this version).
+        levels: innermost first.
+        host: host of one node.
+        evidence: path of a number (`levels.node.bandwidth`) -> where it comes from.
+        devices_per_node: devices that share a host.
+    """
+
+    name: str
+    device: Device
+    levels: tuple[Level, ...]
+    host: Host
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    devices_per_node: int = 1
+
+    @cached_property
+    def count(self) -> int:
+        """Number of devices."""
+        return prod(level.size for level in self.levels)
+
+    @cached_property
+    def spans(self) -> tuple[int, ...]:
+        """Devices under one unit of each level and of the whole: (1, size0, size0*size1, ...)."""
+        spans = [1]
+        for level in self.levels:
+            spans.append(spans[-1] * level.size)
+        return tuple(spans)
+
+
+def name_axes(hardware: Hardware, grid: Sequence[tuple[int, int]]) -> tuple[Axis, ...]:
+    """Mesh axes for (size, stride) pairs, named after the hardware levels that they run over.
+
+    An axis over two levels is named `node+gpu`; a second axis over the same levels gets a suffix.
+    """
+    spans = hardware.spans
+    names: list[str] = []
+    for size, stride in grid:
+        levels = [
+            level.name
+            for i, level in reversed(list(enumerate(hardware.levels)))
+            if spans[i] < stride * size and spans[i + 1] > stride
+        ]
+        name = "+".join(levels) or hardware.levels[-1].name
+        taken = sum(1 for other in names if other.split(".")[0] == name)
+        names.append(f"{name}.{taken + 1}" if taken else name)
+    return tuple(
+        Axis(name, size, stride) for name, (size, stride) in zip(names, grid, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The training software whose behaviour is priced.
+
+    Attributes:
+        name: `autoplan`, `megatron`, ...
+        defaults: pins that the stack takes when the user gives none.
+        restricts: pin key -> values that the stack can express.
+        habits: names of rules that produce decisions.
+        constants: numbers by name (bytes, factors, seconds); see `hardware_profiles/stacks/`.
+        evidence: constant -> where it comes from.
+    """
+
+    name: str
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    restricts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    habits: tuple[str, ...] = ()
+    constants: Mapping[str, float] = field(default_factory=dict)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)

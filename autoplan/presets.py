@@ -1,0 +1,343 @@
+"""Familiar names -> a Plan: what dp, tp, tp2, cp, pp, sp, zero mean as placements.
+
+With `describe`, the only place where parallelisms have names. Each degree becomes one mesh axis; its role
+says what the axis does to every layer operator of a block and where hubs are at home:
+
+    dp    every operator splits sequences; parameters' state may be split (zero)
+    tp    projections split heads or feed-forward width: columns, then rows; with sp norms split positions
+    tp2   the other dim of the same weights: a grid of rows and columns
+    cp    every operator splits positions; attention gathers keys and values
+    pp    stages; not an axis
+
+The law is `describe(build_plan(pins)) == pins`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoplan.errors import InputError, Problem, Refusal
+from autoplan.ir.graph import Block, Graph
+from autoplan.ir.layout import B, Layout, Mesh, P, Placement, S
+from autoplan.ir.machine import Hardware, Stack, name_axes
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.plan import Choice, Home, Plan, Run, Schedule, StagePlan, Stored, Strategy
+from autoplan.ir.workload import Workload
+from autoplan.ops import BlockLayouts
+from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
+from autoplan.pins import DEGREES, Pins, Value
+
+AXIS_ROLES = ("cp", "tp", "tp2", "dp")
+"""Logical mesh order, outermost split first: positions, then heads, and the axis over which state may
+be split last, so that it is the innermost split of whatever dim it takes."""
+DEFAULT_ORDER = ("tp", "tp2", "cp", "dp", "pp")
+"""Physical order, innermost first."""
+
+TENSOR_SPLITS: Mapping[str, tuple[Choice, Choice]] = {
+    "q": ("g", "m"), "kv": ("g", "m"), "attention": ("g", "g"), "o": ("g", "m"),
+    "up": ("f", "m"), "act": ("f", "f"), "down": ("f", "m"),
+    "head": ("v", "m"), "loss": ("v", "v"), "embedding": ("v", "m"),
+}  # fmt: skip
+"""Layer operator -> what (tp, tp2) split; every other operator splits positions or nothing."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All pins filled in.
+
+    Attributes:
+        degrees: by key of `DEGREES`.
+        order: degrees innermost first.
+        sp, vocab: flags.
+        zero: 0 to 3.
+        micro_batch: sequences per micro-batch and replica.
+        schedule, recompute: families.
+        layers: decoder layers per stage.
+    """
+
+    degrees: Mapping[str, int]
+    order: tuple[str, ...]
+    sp: bool
+    vocab: bool
+    zero: int
+    micro_batch: int
+    schedule: str
+    recompute: str
+    layers: tuple[int, ...]
+
+
+def spread_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers per stage as even as can be; a remainder goes to the first stages, since the last one
+    has the head."""
+    base, extra = divmod(layers, stages)
+    return tuple(base + (i < extra) for i in range(stages))
+
+
+def settle(
+    pins: Pins, config: DecoderConfig, hardware: Hardware, stack: Stack, workload: Workload
+) -> Settings:
+    """Pins with everything that they leave open taken from the stack's defaults.
+
+    Raises:
+        InputError: degrees do not multiply to the devices, a batch or layer count does not divide, a
+            pin has several values, or the stack cannot express it; all problems at once.
+    """
+    problems = [
+        Problem("--pin", key, "several values", "one value here (search takes sets and ranges)")
+        for key, pin in pins.items()
+        if pin.single is None
+    ]
+    if problems:
+        raise InputError(problems)
+    given: dict[str, Value] = {k: v for k, pin in pins.items() if (v := pin.single) is not None}
+    values: dict[str, object] = {**_defaults(stack), **given}
+    problems = _restricted(given, stack)
+    degrees = _degrees(values, hardware.count, problems)
+    order = _order(str(values.get("order", "")), problems)
+    layers = _layers(values, config.layers, degrees["pp"], problems)
+    micro = values.get("micro_batch", 1)
+    assert isinstance(micro, int)
+    if not problems and workload.global_batch_size % (degrees["dp"] * micro):
+        found = f"{workload.global_batch_size}"
+        allowed = f"a multiple of dp x micro_batch = {degrees['dp']} x {micro}"
+        problems.append(Problem("workload", "global_batch_size", found, allowed))
+    if problems:
+        raise InputError(problems)
+    zero = values.get("zero", 0)
+    assert isinstance(zero, int)
+    return Settings(
+        degrees, order, bool(values.get("sp", True)), bool(values.get("vocab", True)), zero, micro,
+        str(values.get("schedule", "1f1b")), str(values.get("recompute", "none")), layers,
+    )  # fmt: skip
+
+
+def _defaults(stack: Stack) -> dict[str, object]:
+    return {"tp": 1, "tp2": 1, "cp": 1, "pp": 1, "dp": -1, **stack.defaults}
+
+
+def _restricted(given: Mapping[str, Value], stack: Stack) -> list[Problem]:
+    """Pins that the stack cannot express."""
+    return [
+        Problem("--pin", key, str(value), f"{', '.join(map(str, allowed))} on stack {stack.name}")
+        for key, value in given.items()
+        if (allowed := stack.restricts.get(key)) and value not in allowed
+    ]
+
+
+def _degrees(values: Mapping[str, object], devices: int, problems: list[Problem]) -> dict[str, int]:
+    degrees = {key: value for key in DEGREES if isinstance(value := values.get(key, 1), int)}
+    others = 1
+    for key, value in degrees.items():
+        others *= value if key != "dp" else 1
+    if degrees["dp"] == -1 and devices % others == 0:
+        degrees["dp"] = devices // others
+    if degrees["dp"] == -1 or others * degrees["dp"] != devices:
+        text = " x ".join(f"{k}={v}" for k, v in degrees.items() if v not in (1, -1)) or "1"
+        found = f"{text} = {others * max(degrees['dp'], 1)}"
+        problems.append(Problem("--pin", "degrees", found, f"a product of {devices} devices"))
+        degrees["dp"] = max(degrees["dp"], 1)
+    return degrees
+
+
+def _order(text: str, problems: list[Problem]) -> tuple[str, ...]:
+    """The physical order, completed by the default order of what it leaves out."""
+    given = tuple(filter(None, text.split("-")))
+    unknown = [key for key in given if key not in DEGREES]
+    if unknown:
+        problems.append(Problem("--pin", "order", text, "keys among " + ", ".join(DEGREES)))
+    return (*given, *(key for key in DEFAULT_ORDER if key not in given))
+
+
+def _layers(
+    values: Mapping[str, object], layers: int, stages: int, problems: list[Problem]
+) -> tuple[int, ...]:
+    given = values.get("layers_per_stage")
+    if not isinstance(given, tuple):
+        if stages > layers:
+            problems.append(Problem("--pin", "pp", str(stages), f"at most {layers} layers"))
+        return spread_layers(layers, stages)
+    if len(given) != stages or sum(given) != layers:
+        found = f"{len(given)} stages of {sum(given)} layers"
+        allowed = f"{stages} stages (pp) of {layers} layers"
+        problems.append(Problem("--pin", "layers_per_stage", found, allowed))
+    return given
+
+
+def build_plan(
+    graph: Graph,
+    config: DecoderConfig,
+    machine: tuple[Hardware, Stack],
+    workload: Workload,
+    pins: Pins,
+) -> Plan:
+    """The Plan that pins and stack defaults describe.
+
+    Args:
+        graph: training step of `config` under `workload`.
+        config: the model.
+        machine: hardware and stack.
+        workload: what is trained.
+        pins: single values.
+
+    Raises:
+        InputError: as `settle`, or a split that the model's dims refuse.
+    """
+    hardware, stack = machine
+    settings = settle(pins, config, hardware, stack, workload)
+    meshes, roles = _meshes(hardware, settings)
+    batch = settings.degrees["dp"] * settings.micro_batch
+    extent = {**graph.extent, "b": batch}
+    strategies, problems = {}, []
+    for block in graph.blocks.values():
+        try:
+            strategy = _strategy(block, roles, meshes[0].sizes, extent, settings)
+            BlockLayouts(block, strategy).check(meshes[0].sizes, extent)
+            strategies[block.name] = strategy
+        except Refusal as refusal:
+            problems.append(Problem("--pin", block.name, str(refusal), "degrees that divide"))
+    if problems:
+        raise InputError(problems)
+    strategies = _same_when_tied(graph, strategies)
+    stages = tuple(
+        StagePlan(mesh, runs)
+        for mesh, runs in zip(meshes, _runs(graph, settings), strict=True)
+    )
+    schedule = Schedule(settings.schedule, workload.global_batch_size // batch)
+    return Plan(config, hardware, stack, workload, strategies, stages, schedule)
+
+
+def _meshes(hardware: Hardware, settings: Settings) -> tuple[list[Mesh], tuple[str, ...]]:
+    """One mesh per stage, and the role of each axis."""
+    stride, strides = 1, {}
+    for key in settings.order:
+        strides[key] = stride
+        stride *= settings.degrees[key]
+    roles = tuple(key for key in AXIS_ROLES if settings.degrees[key] > 1)
+    grid = [(settings.degrees[key], strides[key]) for key in roles]
+    axes = name_axes(hardware, grid)
+    return [Mesh(axes, stage * strides["pp"]) for stage in range(settings.degrees["pp"])], roles
+
+
+def _runs(graph: Graph, settings: Settings) -> list[tuple[Run, ...]]:
+    """Runs of each stage: embedding on the first, head on the last, equal neighbours merged."""
+    blocks = [instance.block for instance in graph.instances]
+    table, start = [], 1
+    for stage, count in enumerate(settings.layers):
+        names = blocks[start : start + count]
+        start += count
+        if stage == 0:
+            names = [blocks[0], *names]
+        if stage == len(settings.layers) - 1:
+            names = [*names, blocks[-1]]
+        runs: list[Run] = []
+        for name in names:
+            recompute = settings.recompute == "full" and name.split("~")[0] == "layer"
+            if runs and runs[-1].strategy == name:
+                runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+            else:
+                runs.append(Run(name, 1, recompute))
+        table.append(tuple(runs))
+    return table
+
+
+def _strategy(
+    block: Block, roles: Sequence[str], sizes: tuple[int, ...], extent: Mapping[str, int],
+    settings: Settings,
+) -> Strategy:  # fmt: skip
+    """What each role does to a block."""
+    splits = _splits(block, roles, sizes, extent, settings)
+    whole_keys = any("r" in splits.get(group, ()) for group in block.groups)
+    homes = {hub: _home(hub, roles, settings, whole_keys) for hub in block.hubs}
+    bare = Strategy(block.name, splits, homes)
+    layouts = BlockLayouts(block, bare)
+    # A norm's result waits for backward as the norm leaves it, and is gathered again.
+    norms = [op.outputs[0] for op in block.forward if op.family.endswith("_norm")]
+    saved = {name: layouts.produced[name] for name in norms if name in layouts.saved}
+    stored = {
+        name: _stored(block, layouts, name, (roles, sizes, extent), settings)
+        for name in block.parameters
+    }
+    return replace(bare, saved=saved, stored=stored)
+
+
+def _splits(
+    block: Block, roles: Sequence[str], sizes: Sequence[int], extent: Mapping[str, int],
+    settings: Settings,
+) -> dict[str, tuple[Choice, ...]]:  # fmt: skip
+    degree = dict(zip(roles, sizes, strict=True))
+    groups, queries = extent["g"], extent["r"]
+    # Heads split by key/value head where these divide, else by query head within each group.
+    by_query = bool(groups % degree.get("tp", 1)) and queries % degree["tp"] == 0
+    grid = groups % (degree.get("tp", 1) * degree.get("tp2", 1)) == 0
+    positions = "s" if settings.sp else None
+
+    def choice(group: str, role: str) -> Choice:
+        if role == "dp":
+            return "b"
+        if role == "cp" or (role == "tp2" and group == "attention" and not grid):
+            return "s"
+        if group in ("embedding", "head", "loss") and not settings.vocab and role == "tp":
+            return positions
+        dim = TENSOR_SPLITS[group][role == "tp2"] if group in TENSOR_SPLITS else positions
+        if dim == "g" and by_query:
+            return positions if group == "kv" else "r"
+        return dim
+
+    return {group: tuple(choice(group, role) for role in roles) for group in block.groups}
+
+
+def _home(hub: str, roles: Sequence[str], settings: Settings, whole_keys: bool) -> Home:
+    """The residual stream splits sequences and positions; a norm's result meets its readers.
+
+    Where queries split within each group of heads, keys and values come from split positions, so that
+    the gradient of the norm's result cannot stay partial.
+    """
+    residual = S("s") if settings.sp else B
+    pairs: list[tuple[Placement, Placement]] = []
+    for role in roles:
+        if role == "dp":
+            pairs.append((S("b"), S("b")))
+        elif role == "cp":
+            pairs.append((S("s"), S("s")))
+        elif not hub.endswith("_norm.out"):
+            pairs.append((residual, residual))
+        elif role == "tp":
+            pairs.append((B, residual if whole_keys else P()))
+        else:
+            pairs.append((S("m"), S("m")))
+    return Home(tuple(value for value, _ in pairs), tuple(gradient for _, gradient in pairs))
+
+
+def _stored(
+    block: Block, layouts: BlockLayouts, name: str,
+    mesh: tuple[Sequence[str], Sequence[int], Mapping[str, int]], settings: Settings,
+) -> Stored:  # fmt: skip
+    """Stored layouts of a parameter at the zero level, split over dp and cp."""
+    roles, sizes, extent = mesh
+    used = layouts.used[name]
+    if name not in block.trainable:
+        raw: Layout = tuple(P() if p == B and r in ("dp", "cp") else p
+                            for p, r in zip(used, roles, strict=True))  # fmt: skip
+    else:
+        raw = layouts.raw_gradient(name)
+    axes = tuple(i for i in splittable_axes(used, raw) if roles[i] in ("dp", "cp"))
+    tensor = (block.tensors[name].dims, extent, sizes)
+    stored = stored_at(LEVELS[settings.zero], used, raw, axes, tensor)
+    if name not in block.trainable:
+        return Stored(stored.parameter, stored.parameter, stored.parameter)
+    return stored
+
+
+def _same_when_tied(graph: Graph, strategies: dict[str, Strategy]) -> dict[str, Strategy]:
+    """A tied parameter is one tensor: its first user's stored layouts hold for all."""
+    table = dict(strategies)
+    for name, users in graph.tied.items():
+        first = graph.instances[users[0]]
+        stored = table[first.block].stored[name.removeprefix(first.prefix)]
+        for index in users[1:]:
+            instance = graph.instances[index]
+            strategy = table[instance.block]
+            local = name.removeprefix(instance.prefix)
+            table[instance.block] = replace(strategy, stored={**strategy.stored, local: stored})
+    return table

@@ -1,0 +1,236 @@
+"""A rank's whole run: its first parameters, step after step, and what is recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from autoplan.errors import CheckError
+from autoplan.ir.graph import Graph
+from autoplan.ir.program import Program, SlotSpec
+from autoplan.ir.timeline import Span
+from autoplan.runtime import kernels
+from autoplan.runtime.account import Account, RunningAccount, SweepAccount
+from autoplan.runtime.data import Batches
+from autoplan.runtime.feeds import Loader
+from autoplan.runtime.interpreter import Interpreter, Observers
+from autoplan.runtime.kernels.place import DTYPES, Place, StepContext
+from autoplan.runtime.progress import OUTSIDE, ProgressPage, describe_place
+from autoplan.runtime.random import initial
+from autoplan.runtime.requests import Request, coordinate_of
+from autoplan.runtime.shards import local_slices
+
+ACCOUNTS: Mapping[str, type[RunningAccount] | type[SweepAccount] | None] = {
+    "none": None,
+    "running": RunningAccount,
+    "sweep": SweepAccount,
+}
+"""How live memory is counted: not, as values come and go, or anew after every instruction."""
+
+LASTING = frozenset({"parameter", "master", "state"})
+"""Kinds of source of the resident slots that go on from step to step; others are fed anew."""
+
+LOSS = ("loss", -1, -1)
+"""The slot that one stage leaves behind after a step: the mean over the global batch."""
+
+Snapshot = Mapping[tuple[str, ...], Tensor]
+"""Source of a resident slot (see `SlotSpec.source`) -> copy of the rank's piece."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run a Program.
+
+    Attributes:
+        steps: number of training steps.
+        seed: of initialisation and dropout.
+        batches: the data.
+        record: keep copies of parameters, optimizer state and gradients of every step.
+        memory: a key of `ACCOUNTS`.
+        longest: predicted seconds of the longest instruction; 20 times as long without progress,
+            and at least 20 s, is a hang.
+    """
+
+    steps: int
+    seed: int
+    batches: Batches
+    record: bool = True
+    memory: str = "running"
+    longest: float = 0.0
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """What one rank did in one step.
+
+    Attributes:
+        gradients: its pieces of the reduced gradients by full parameter name, if recorded.
+        loss: mean over the global batch, on the ranks that have it.
+        spans: its actions and collectives.
+        peak: largest counted memory, in bytes; 0 if not counted.
+        peak_at: the instruction at the peak.
+        history: counted bytes after every instruction.
+    """
+
+    gradients: Mapping[str, Tensor]
+    loss: float | None
+    spans: tuple[Span, ...]
+    peak: int
+    peak_at: str
+    history: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """What one rank did.
+
+    Attributes:
+        steps: in order.
+        snapshots: its pieces of parameters and optimizer state before each step and after the
+            last; empty unless recorded.
+    """
+
+    steps: tuple[RankStep, ...]
+    snapshots: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """What a rank needs to run.
+
+    Attributes:
+        program, graph, settings: what to run; all ranks get the same.
+        rank: whose part this is.
+    """
+
+    program: Program
+    graph: Graph
+    settings: Settings
+    rank: int
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the process around a rank provides.
+
+    Attributes:
+        loader: delivers feeds.
+        device: where tensors lie.
+        progress: page to write positions in.
+    """
+
+    loader: Loader
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    progress: ProgressPage | None = None
+
+
+def run_rank(job: RankJob, surroundings: Surroundings) -> Generator[Request, list[Tensor], RankRun]:
+    """Set up a rank's slots and perform its steps; a transport drives the generator.
+
+    Raises:
+        CheckError: the Program reads an empty slot, or leaves one behind after a step.
+    """
+    session = _Session(job, surroundings)
+    steps, snapshots = [], [session.snapshot()]
+    for number in range(job.settings.steps):
+        steps.append((yield from session.step(number)))
+        snapshots.append(session.snapshot())
+    return RankRun(tuple(steps), tuple(snapshots) if job.settings.record else ())
+
+
+class _Session:
+    """One rank between steps."""
+
+    def __init__(self, job: RankJob, surroundings: Surroundings) -> None:
+        self._job, self._around = job, surroundings
+        self._stage = job.program.stages[job.program.stage_of[job.rank]]
+        self._coordinate = coordinate_of(self._stage, job.rank)
+        kind = ACCOUNTS[job.settings.memory]
+        self._account: Account | None = kind() if kind else None
+        self._gradients: dict[str, Tensor] = {}
+        recorder = self._gradients.update if job.settings.record else None
+        place = Place(self._stage.mesh.sizes, self._coordinate)
+        self._interpreter = Interpreter(
+            job.program,
+            job.rank,
+            partial(kernels.link, place=place),
+            Observers(self._account, surroundings.progress, recorder),
+        )
+        self._lasting = [s for s in self._stage.resident if s.source[0] in LASTING]
+        self._fed = [s for s in self._stage.resident if s.source[0] not in LASTING]
+        for spec in self._lasting:
+            self._advance(OUTSIDE)
+            self._interpreter.define(spec.slot, self._initial(spec).to(surroundings.device))
+
+    def step(self, number: int) -> Generator[Request, list[Tensor], RankStep]:
+        self._advance(number)
+        for spec in self._fed:
+            self._interpreter.define(spec.slot, self._feed(number, spec, -1))
+        if self._account:
+            self._account.restart()
+        self._gradients.clear()
+        self._interpreter.spans.clear()
+        context = StepContext(
+            step=number, seed=self._job.settings.seed, batch=self._job.program.batch
+        )
+        yield from self._interpreter.step(context, partial(self._feed, number))
+        _synchronize(self._around.device)
+        gradients = {name: piece.cpu() for name, piece in self._gradients.items()}
+        spans = tuple(self._interpreter.spans)
+        return RankStep(gradients, self._loss(), spans, *self._counted())
+
+    def snapshot(self) -> Snapshot:
+        """Copies of parameters and optimizer state."""
+        if not self._job.settings.record:
+            return {}
+        environment = self._interpreter.environment
+        return {s.source: environment[s.slot].clone().cpu() for s in self._lasting}
+
+    def _counted(self) -> tuple[int, str, tuple[int, ...]]:
+        account = self._account
+        if account is None or not account.history:
+            return 0, "", ()
+        at = describe_place(self._job.program, self._job.rank, *account.peak_at)
+        return account.peak, at, tuple(account.history)
+
+    def _loss(self) -> float | None:
+        """Take the loss, and see that nothing else is left of the step."""
+        lasting = {spec.slot for spec in self._stage.resident}
+        left = [slot for slot in self._interpreter.environment if slot not in lasting]
+        loss = float(self._interpreter.take(LOSS)) if LOSS in left else None
+        others = sorted(slot for slot in left if slot != LOSS)
+        if others:
+            raise CheckError(f"rank {self._job.rank} ends the step with slots alive: {others}")
+        return loss
+
+    def _feed(self, step: int, spec: SlotSpec, micro_batch: int) -> Tensor:
+        loader, rank = self._around.loader, self._job.rank
+        local = loader.local(self._stage, rank, spec, step, micro_batch)
+        return local.to(self._around.device)
+
+    def _initial(self, spec: SlotSpec) -> Tensor:
+        """A parameter or master copy as the seed says; optimizer state starts at zero."""
+        dtype = DTYPES[spec.register.dtype]
+        if spec.source[0] == "state":
+            return torch.zeros(spec.register.shape, dtype=dtype)
+        graph, extent = self._job.graph, self._job.program.extent
+        name = spec.source[1]
+        law = graph.init[graph.parameters[name][1]]
+        sizes = self._stage.mesh.sizes
+        part = local_slices(spec.dims, spec.layout, sizes, self._coordinate, extent)
+        whole = tuple(extent[dim] for dim in spec.dims)
+        return initial(name, law, whole, part, self._job.settings.seed, dtype)
+
+    def _advance(self, step: int) -> None:
+        if self._around.progress is not None:
+            self._around.progress.advance(step, OUTSIDE, OUTSIDE, communicating=False)
+
+
+def _synchronize(device: torch.device) -> None:
+    """Wait for the device, so that the step's last time stamp means that it is done."""
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()

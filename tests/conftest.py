@@ -1,0 +1,24 @@
+"""Fixtures that the whole session shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from autoplan.runtime.pool import Pool
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """Worker processes for every test that runs a plan on several of them."""
+    import torch
+
+    from autoplan.runtime.pool import Pool
+
+    # Workers are forked: a parallel region of this process would leave threads that they lack.
+    torch.set_num_threads(1)
+    with Pool() as workers:
+        yield workers
