@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from autoplan.frontends import build_graph, training_step
 from autoplan.ir.graph import GRADIENT, Block, Graph
@@ -131,7 +130,9 @@ def _home(block: Block, hub: str, axes: Sequence[str]) -> Home:
     """Heads leave the gradient of what several projections read as partial sums."""
     inner = hub not in (block.input, block.output) and hub.endswith(".out")
     value = tuple(B if axis == "heads" else S("b") for axis in axes)
-    gradient = tuple(P() if axis == "heads" and inner else v for axis, v in zip(axes, value, strict=True))
+    gradient = tuple(
+        P() if axis == "heads" and inner else v for axis, v in zip(axes, value, strict=True)
+    )
     return Home(value, gradient)
 
 
@@ -139,7 +140,8 @@ def _stored(graph: Graph, layouts: BlockLayouts, name: str, choices: Choices) ->
     used = layouts.used[name]
     trained = GRADIENT + name in layouts.produced
     raw = layouts.raw_gradient(name) if trained else used
-    parameter, gradient, optimizer = list(used), list(raw), list(used)
+    partial = [P() if left == P() else kept for left, kept in zip(raw, used, strict=True)]
+    parameter, gradient, optimizer = list(used), partial, list(used)
     for axis, what in enumerate(choices.axes):
         if what not in ("sharded", "gathered"):
             continue
@@ -169,7 +171,7 @@ SAMPLE: dict[str, tuple[DecoderConfig, Choices]] = {
     "gathered, three ahead": (TINY_LLAMA, Choices(("gathered",), prefetch=3, recompute=True)),
     "heads": (TINY_LLAMA, Choices(("heads",))),
     "gathered heads": (TINY_LLAMA, Choices(("gathered", "heads"))),
-    "two stages": (TINY_LLAMA, Choices((), 2, 3)),
+    "two stages": (TINY_LLAMA, Choices((), 2, 3, batch=6)),
     "two stages, gpipe, heads": (TINY_LLAMA, Choices(("heads",), 2, 3, "gpipe", batch=6)),
     "two stages, gathered": (TINY_LLAMA, Choices(("gathered",), 2, 4)),
     "four stages": (replace(TINY_LLAMA, layers=4), Choices((), 4, 6, batch=6)),
@@ -181,8 +183,3 @@ SAMPLE: dict[str, tuple[DecoderConfig, Choices]] = {
     "only norms": (TINY_LLAMA, Choices(("heads",), 1, 2, trainable=r"norm")),
 }  # fmt: skip
 """Plans that differ in what they can break."""
-
-
-def total_devices(program: Program) -> int:
-    """Devices of all stages."""
-    return sum(prod(stage.mesh.sizes) for stage in program.stages)

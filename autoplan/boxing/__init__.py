@@ -8,6 +8,22 @@ To add a collective: add its step to `routes.steps_from`, its transfer to `cost.
 part to `runtime.kernels.collective`.
 """
 
-from autoplan.boxing.routes import Step, reachable, route, steps_from, volume
+from autoplan.boxing.routes import (
+    RouteTable,
+    Step,
+    reachable,
+    route,
+    route_table,
+    steps_from,
+    volume,
+)
 
-__all__ = ["Step", "reachable", "route", "steps_from", "volume"]
+__all__ = [
+    "RouteTable",
+    "Step",
+    "reachable",
+    "route",
+    "route_table",
+    "steps_from",
+    "volume",
+]

@@ -14,15 +14,16 @@ reads no price.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from math import gcd, prod
 
+import numpy as np
+
 from autoplan.errors import Refusal
-from autoplan.ir.layout import B, Layout, Placement, S, format_layout
+from autoplan.ir.layout import B, Layout, P, Placement, S, format_layout
 
 STEP_PENALTY = 1e-3
 """Volume, as a share of the whole tensor, that one more collective must save to be worth it."""
@@ -142,44 +143,82 @@ def route(
     Raises:
         Refusal: no route (a target that is partial where the source is not).
     """
-    if source == target:
-        return ()
+    return route_table(dims, extent, sizes).route(source, target)
+
+
+def route_table(
+    dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]
+) -> RouteTable:
+    """Routes between all layouts of tensors with these dims.
+
+    Only divisibility by products of axis sizes matters, so tensors of many sizes share one table.
+    """
     ranks = prod(sizes)
-    # Only divisibility by products of axis sizes matters, so tensors of many sizes share routes.
-    divisors = tuple(gcd(size, ranks) for size in extent)
-    path = _routes_from(source, dims, divisors, sizes).get(target)
-    if path is None:
-        raise Refusal(f"no route from {format_layout(source)} to {format_layout(target)}")
-    return path
+    return _table(dims, tuple(gcd(size, ranks) for size in extent), sizes)
 
 
-@lru_cache(maxsize=1 << 14)
-def _routes_from(
-    source: Layout, dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]
-) -> dict[Layout, tuple[Step, ...]]:
-    """Default routes from one layout to all that it reaches (Dijkstra by volume, then steps)."""
-    best: dict[Layout, float] = {source: 0.0}
-    paths: dict[Layout, tuple[Step, ...]] = {source: ()}
-    queue: list[tuple[float, int, Layout]] = [(0.0, 0, source)]
-    serial = 0
-    while queue:
-        cost, _, layout = heapq.heappop(queue)
-        if cost > best[layout]:
-            continue
-        for step in steps_from(layout, dims, extent, sizes):
-            penalty = STEP_PENALTY if step.kind != "slice" else STEP_PENALTY * 1e-3
-            reached = cost + volume(step, sizes) + penalty
-            if reached < best.get(step.after, float("inf")) - 1e-12:
-                best[step.after] = reached
-                paths[step.after] = (*paths[layout], step)
-                serial += 1
-                heapq.heappush(queue, (reached, serial, step.after))
-    return paths
+@lru_cache(maxsize=1 << 12)
+def _table(dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]) -> RouteTable:
+    return RouteTable(dims, extent, sizes)
+
+
+class RouteTable:
+    """Default routes between all pairs of layouts of one kind of tensor.
+
+    Attributes:
+        layouts: every layout; their order numbers rows and columns.
+        number: layout -> its row.
+        following: [from, to] -> row of the next layout on the route, -1 where there is none.
+        steps: (row, row) -> the step between neighbours.
+
+    Complexity: n layouts take n^3 operations once (25 layouts of a 3-dim tensor on two axes, 125 on
+    three).
+    """
+
+    def __init__(self, dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]):
+        states = (*(S(dim) for dim in dims), B, P())
+        if dims and dims[-1] == "c":  # statistics of the loss may wait to be merged
+            states = (*states, P("softmax"))
+        self.layouts: tuple[Layout, ...] = tuple(product(states, repeat=len(sizes)))
+        self.number = {layout: i for i, layout in enumerate(self.layouts)}
+        self.steps: dict[tuple[int, int], Step] = {}
+        count = len(self.layouts)
+        cost = np.full((count, count), np.inf)
+        self.following = np.full((count, count), -1, dtype=np.int32)
+        for i, layout in enumerate(self.layouts):
+            cost[i, i], self.following[i, i] = 0.0, i
+            for step in steps_from(layout, dims, extent, sizes):
+                j = self.number[step.after]
+                penalty = STEP_PENALTY if step.kind != "slice" else STEP_PENALTY * 1e-3
+                metric = volume(step, sizes) + penalty
+                if metric < cost[i, j]:
+                    cost[i, j], self.following[i, j] = metric, j
+                    self.steps[i, j] = step
+        for k in range(count):  # Floyd-Warshall; ties keep the route found first
+            through = cost[:, k : k + 1] + cost[k]
+            better = through < cost - 1e-12
+            cost[better] = through[better]
+            self.following[better] = np.broadcast_to(self.following[:, k : k + 1], better.shape)[
+                better
+            ]
+
+    def route(self, source: Layout, target: Layout) -> tuple[Step, ...]:
+        """The steps from one layout to another.
+
+        Raises:
+            Refusal: there is no route.
+        """
+        i, j = self.number[source], self.number[target]
+        if self.following[i, j] < 0:
+            raise Refusal(f"no route from {format_layout(source)} to {format_layout(target)}")
+        steps = []
+        while i != j:
+            k = int(self.following[i, j])
+            steps.append(self.steps[i, k])
+            i = k
+        return tuple(steps)
 
 
 def reachable(source: Layout, target: Layout) -> bool:
     """Whether a route can exist: nothing becomes partial that was not."""
     return all(t.kind != "P" or s == t for s, t in zip(source, target, strict=True))
-
-
-__all__ = ["Step", "reachable", "route", "steps_from", "volume"]

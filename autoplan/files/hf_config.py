@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from math import sqrt
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from autoplan.errors import InputError, Problem
 from autoplan.files.data import bundled_names, find_file
 from autoplan.files.model import LARGEST
-from autoplan.files.problems import Problems, Strict, validate
+from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.files.text import read_json
 from autoplan.ir.model import DecoderConfig, RopeScaling
 
@@ -43,9 +43,7 @@ ACTIVATIONS = {
 }
 """Names of transformers -> ours; the three tanh forms are one function."""
 
-Activation = Literal[
-    "silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"
-]  # fmt: skip
+Activation = Annotated[str, one_of(ACTIVATIONS)]
 
 GPT2_ALIASES = {
     "hidden_size": "n_embd",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from autoplan.files.problems import Problems, Strict, validate
+from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.files.text import digest
-from autoplan.ir.model import DecoderConfig, RopeScaling
+from autoplan.ir.model import ACTIVATIONS, FAMILIES, NORMS, DecoderConfig, RopeScaling
 
 LARGEST = 1 << 31
 """No dim of a model is longer."""
-
-Family = Literal["llama", "gpt2", "gemma"]
 
 
 class RopeScalingFile(Strict):
@@ -29,7 +27,7 @@ class RopeScalingFile(Strict):
 class DecoderFile(Strict):
     """A normalised decoder; every field of `DecoderConfig`."""
 
-    family: Family
+    family: Annotated[str, one_of(FAMILIES)]
     name: str = Field(min_length=1)
     hidden: int = Field(ge=1, le=LARGEST)
     layers: int = Field(ge=1, le=100_000)
@@ -39,10 +37,10 @@ class DecoderFile(Strict):
     ffn: int = Field(ge=1, le=LARGEST)
     vocab: int = Field(ge=1, le=LARGEST)
     max_positions: int = Field(ge=1, le=LARGEST)
-    norm: Literal["rms_norm", "layer_norm"]
+    norm: Annotated[str, one_of(NORMS)]
     norm_eps: float = Field(gt=0, le=1)
     norm_offset: float = Field(ge=0, le=1)
-    activation: Literal["silu", "gelu", "gelu_tanh"]
+    activation: Annotated[str, one_of(ACTIVATIONS)]
     gated: bool
     attention_bias: bool
     mlp_bias: bool

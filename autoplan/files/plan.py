@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -20,12 +20,22 @@ from autoplan.files.hardware import dump_hardware, parse_hardware
 from autoplan.files.layouts import LayoutText, MeshFile, build_mesh, dump_mesh, format_devices
 from autoplan.files.model import dump_model, parse_model
 from autoplan.files.plan_checks import check_plan, layer_count
-from autoplan.files.problems import Problems, Strict, validate
+from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.files.stack import dump_stack, parse_stack
 from autoplan.files.text import digest
 from autoplan.files.workload import LARGEST, dump_workload, parse_workload
 from autoplan.ir.layout import format_layout
-from autoplan.ir.plan import Home, Orders, Plan, Run, Schedule, StagePlan, Stored, Strategy
+from autoplan.ir.plan import (
+    SCHEDULES,
+    Home,
+    Orders,
+    Plan,
+    Run,
+    Schedule,
+    StagePlan,
+    Stored,
+    Strategy,
+)
 
 SCHEMA_VERSION = 1
 
@@ -83,7 +93,7 @@ class StrategyFile(Strict):
 class ScheduleFile(Strict):
     """`schedule`."""
 
-    family: Literal["gpipe", "1f1b"]
+    family: Annotated[str, one_of(SCHEDULES)]
     micro_batches: int = Field(ge=1, le=LARGEST)
     slices: Literal[1] = 1
 

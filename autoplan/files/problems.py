@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from autoplan.errors import InputError, Problem, nearest
 
@@ -47,6 +47,18 @@ class Strict(BaseModel):
     """A file's object: no unknown fields, no conversions, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def one_of(names: Iterable[str]) -> AfterValidator:
+    """A text field that takes one of some names."""
+    allowed = tuple(names)
+
+    def check(name: str) -> str:
+        if name not in allowed:
+            raise PydanticCustomError("name", f"one of {', '.join(allowed)}")
+        return name
+
+    return AfterValidator(check)
 
 
 @dataclass

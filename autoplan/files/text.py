@@ -130,6 +130,14 @@ def write_json(path: str | Path, document: Any) -> None:
 
 
 def digest(document: Any) -> str:
-    """A name for the content of a document, whatever the order of its keys."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """A name for the content of a document: neither the order of keys nor 1 or 1.0 matters."""
+    text = json.dumps(_plain(document), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

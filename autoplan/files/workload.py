@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from autoplan.errors import nearest
-from autoplan.files.problems import Problems, Strict, validate
+from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.ir.workload import OPTIMIZER_STATES, PRECISIONS, Optimizer, Precision, Workload
 
 LARGEST = 1 << 40
@@ -48,16 +48,9 @@ class HyperFile(Strict):
 class OptimizerFile(Strict):
     """`optimizer`."""
 
-    name: str = "adamw"
+    name: Annotated[str, one_of(OPTIMIZER_STATES)] = "adamw"
     hyper: HyperFile = HyperFile()
     clip: float = Field(default=1.0, ge=0, le=1e12)
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in OPTIMIZER_STATES:
-            raise ValueError(f"one of {', '.join(OPTIMIZER_STATES)}")
-        return name
 
 
 def _named(value: object) -> object:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -51,13 +53,17 @@ class Pool:
             AutoplanError: a worker reported it.
         """
         size = len(payloads)
+        if not all(worker.process.is_alive() for worker in self._workers):
+            self.kill()  # somebody ended a worker between two runs
         self.grow(size)
         if size != self._size:
             self._worlds, self._size = self._worlds + 1, size
         store = f"{self._folder.name}/world-{self._worlds}"
         try:
             for worker, payload in zip(self._workers, payloads, strict=False):
-                worker.connection.send_bytes(pickle.dumps(Job(store, size, task, payload)))
+                job = pickle.dumps(Job(store, size, task, payload))
+                with suppress(BrokenPipeError):  # it has just died, as its supervisor will find
+                    worker.connection.send_bytes(job)
             return supervise(self._workers[:size], watch)
         except BaseException:
             self.kill()
@@ -79,7 +85,10 @@ class Pool:
             process = context.Process(
                 target=serve, args=(index, there, progress, output, os.getpid()), daemon=True
             )
-            process.start()
+            with warnings.catch_warnings():
+                # Later Pythons warn of native threads; numpy's BLAS has one, and handles forks.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
             there.close()
             self._workers.append(Worker(process, here, progress, output))
 

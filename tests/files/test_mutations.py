@@ -70,7 +70,7 @@ def mutate(document: Any, rng: random.Random) -> str:
     elif kind == "duplicate" and isinstance(holder, list):
         holder.append(copy.deepcopy(holder[key]))
     else:
-        holder[key] = rng.choice(VALUES)
+        holder[key] = copy.deepcopy(rng.choice(VALUES))
         kind = f"= {str(holder[key])[:40]}"
     return f"{path} {kind}"
 

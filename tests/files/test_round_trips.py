@@ -72,6 +72,11 @@ def test_a_plan_comes_back_with_what_is_written_for_people(tmp_path: Path) -> No
     assert (file.parallel, file.predicted, file.search) == (parallel, predicted, None)
 
 
+def test_a_digest_sees_content_only() -> None:
+    assert digest({"a": 1, "b": [2.0]}) == digest({"b": [2], "a": 1.0})
+    assert digest({"a": 1}) != digest({"a": 1.5})
+
+
 def reordered(noun: Plan) -> Plan:
     """The same decisions, entered in another order."""
 

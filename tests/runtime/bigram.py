@@ -23,7 +23,9 @@ from tests.runtime.tiny import of, segment
 
 V, SEQ, MICRO, SEQUENCES = 8, 6, 2, 4
 HYPER = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
-WORKLOAD = Workload("train", SEQUENCES, SEQ, PRECISIONS["fp64"], Optimizer("sgd", HYPER, 1.0), seed=5)
+WORKLOAD = Workload(
+    "train", SEQUENCES, SEQ, PRECISIONS["fp64"], Optimizer("sgd", HYPER, 1.0), seed=5
+)
 BATCHES = SyntheticBatches(Shape(SEQUENCES, SEQ, V), 5)
 
 

@@ -133,11 +133,11 @@ def test_kernels_learn_instance_and_micro_batch():
     seen = []
     prog = single([of("x0", 0), of("y", 1, "out")], 2, [Instr("scale", (0,), (1,), DOUBLE)],
                   Action("F", "S", 7, 3))  # fmt: skip
-    made = interpreter(prog, 0)
-    made._code = {"S": [made._code["S"][0]._replace(
-        kernel=lambda context, x: (seen.append((context.instance, context.micro_batch)), x)[1]
-    )]}  # fmt: skip
-    list(made.step(StepContext(), feed=None))
+
+    def linker(instr, registers):
+        return lambda context, x: (seen.append((context.instance, context.micro_batch)), x)[1]
+
+    list(interpreter(prog, 0, linker=linker).step(StepContext(), feed=None))
     assert seen == [(7, 3)]
 
 
@@ -204,10 +204,7 @@ def test_nothing_outlives_its_last_reader():
     formals = [of("x0", 0), of("y", 5, "out")]
     part = segment("S", formals, [reg(2)] * 6, code)
     prog = program(stage(ONE, [part], [Action("F", "S")]), world=(0,))
-    made = interpreter(prog, 0)
-    made._code = {
-        "S": [i if i.kernel is None else i._replace(kernel=watch) for i in made._code["S"]]
-    }
+    made = interpreter(prog, 0, linker=lambda instr, registers: watch)
     run_lockstep({0: made.step(StepContext(), feed=None)})
     # Before each kernel runs, only its operand and nothing older is alive.
     assert alive == [[], [False], [False, True], [False, False, True]]

@@ -1,5 +1,7 @@
 """The pool: one set of workers for many runs of several sizes."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -12,8 +14,6 @@ from tests.runtime.tiny import PAIR, collectives, drive, program, stage
 
 
 def where(seat, payload):
-    import os
-
     return payload, seat.index, seat.world.size, os.getpid(), torch.get_num_threads()
 
 
@@ -44,6 +44,16 @@ def test_groups_are_reused(pool):
     first = pool.run(drive, [(prog, rank, 1) for rank in prog.ranks], Watch(prog))
     again = pool.run(drive, [(prog, rank, 1) for rank in prog.ranks], Watch(prog))
     assert all(torch.equal(a[k], b[k]) for a, b in zip(first, again, strict=True) for k in a)
+
+
+def test_a_worker_ended_between_runs_is_replaced():
+    prog = program(stage(PAIR, [], []))
+    with Pool() as fresh:
+        before = [a[3] for a in fresh.run(where, [1, 2], Watch(prog))]
+        os.kill(before[1], signal.SIGKILL)
+        os.waitid(os.P_PID, before[1], os.WEXITED | os.WNOWAIT)
+        after = [a[3] for a in fresh.run(where, [1, 2], Watch(prog))]
+    assert not set(before) & set(after)
 
 
 def test_no_fork_beside_other_threads():

@@ -23,7 +23,7 @@ from autoplan.ir.program import (
     StageProgram,
 )
 from autoplan.runtime import kernels
-from autoplan.runtime.interpreter import Interpreter, Observers
+from autoplan.runtime.interpreter import Interpreter, Linker, Observers
 from autoplan.runtime.kernels.place import DTYPES, Kernel, Place, StepContext
 from autoplan.runtime.requests import coordinate_of
 from autoplan.runtime.worker import Seat
@@ -154,10 +154,12 @@ def values(prog: Program, rank: int) -> dict[str, Tensor]:
     return table
 
 
-def interpreter(prog: Program, rank: int, observers: Observers | None = None) -> Interpreter:
+def interpreter(
+    prog: Program, rank: int, observers: Observers | None = None, linker: Linker | None = None
+) -> Interpreter:
     here = prog.stages[prog.stage_of[rank]]
     place = Place(here.mesh.sizes, coordinate_of(here, rank))
-    made = Interpreter(prog, rank, partial(link, place=place, rank=rank), observers)
+    made = Interpreter(prog, rank, linker or partial(link, place=place, rank=rank), observers)
     for name, tensor in values(prog, rank).items():
         made.define((name, -1, -1), tensor)
     return made

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from autoplan.runtime.data import MASKED
 from autoplan.runtime.kernels.place import Kernel, Site, StepContext, accumulating
-
-MASKED = -100
-"""Target of a position that the loss ignores. Source: torch's cross_entropy, `ignore_index`."""
 
 
 def _local_rows(ids: Tensor, offset: int, count: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,46 @@
+"""Costs (floor 2): seconds and bytes of instructions on a machine with a software stack.
+
+Everything that has a price is priced here and nowhere else: `search` compares candidates, and
+`simulate` runs a Program, with the same functions. Formulas live here, numbers in the profiles: a
+constant is read from `Hardware` or `Stack`, whose files say where it comes from.
+
+    compute       ops.Work            -> seconds     roofline with a ramp for small products
+    collectives   groups of devices   -> Terms       latency and bandwidth of each level crossed
+    memory        counted bytes       -> lines of the memory account that are estimated
+    flops         Graph               -> model FLOP of a step, what MFU is counted against
+    pricer        the three together, for whole segments and, cached, for single steps
+
+What is counted exactly (bytes of buffers, order of instructions) belongs to the Program; what may
+overlap belongs to the simulator. A price is the time of one instruction alone on its stream.
+
+Communication is affine in bytes, `Terms(seconds, seconds_per_byte)`: the search adds and compares
+terms without knowing sizes, and a half-rate ramp is only a larger constant. `bytes` are always
+those of *one rank's input before the step*; several operands that share a message are added up.
+A library picks its algorithm by size, so an affine price takes each asymptote from the algorithm
+that is best there: the latency of small messages, the rate of large ones. Prices therefore never
+exceed any one algorithm's, and never fall when bytes, ranks or work grow or a link slows.
+
+Laws, tested: nothing costs nothing; monotone; the scalar path of the search and the table path of
+the simulator give the same bits; large all-reduces match published bandwidths within 15 %.
+
+To add a collective: its algorithm in `collectives`. To add a constant: a field of `files.stack` or
+`files.hardware`, with evidence, and its use in one formula here.
+"""
+
+from autoplan.cost.collectives import Geometry, Reach, Terms, collective_terms, transfer_terms
+from autoplan.cost.compute import Processor
+from autoplan.cost.flops import model_flops
+from autoplan.cost.memory import estimated_lines
+from autoplan.cost.pricer import Pricer
+
+__all__ = [
+    "Geometry",
+    "Pricer",
+    "Processor",
+    "Reach",
+    "Terms",
+    "collective_terms",
+    "estimated_lines",
+    "model_flops",
+    "transfer_terms",
+]

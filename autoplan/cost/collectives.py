@@ -1,0 +1,276 @@
+"""How long does communication take? Latency and bandwidth of every level a group crosses.
+
+A level's `bandwidth` is that of one link, which `shared_by` devices share when all talk at once;
+and all do, since the groups along a mesh axis make the same collective at the same time. So each
+device has bandwidth · efficiency / shared_by, and a group with k members in one unit (node) has k
+times that: one NIC a node gives the group its share of it, a NIC a device gives k parallel rings.
+
+Algorithms, for n ranks, a whole of W bytes (the gathered, or the unreduced tensor) and `passes`
+(2 for all_reduce, which scatters and gathers, else 1):
+
+    ring           passes · [ sum over hops of latency  +  (n-1)/n · W / slowest level ]
+    hierarchical   passes · sum over levels of [ (fan-1) · latency + (fan-1)/fan · W_level / rate ]
+    tree           all_reduce across nodes: ceil(log2 fan) instead of fan - 1 steps
+    direct         all_to_all: each pair exchanges 1/n of the input; levels work side by side
+
+Source: Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in
+MPICH" (ring, pairwise exchange); Cho et al. 2019, "BlueConnect" (hierarchical); Jeaugey 2019,
+"Massively scale your deep learning training with NCCL 2.4" (chains in a node, double binary trees
+across: logarithmic latency at the ring's rate). Libraries order a ring by topology, so it leaves a
+unit once. Valid for messages over a fabric without oversubscription; in-switch reduction is not
+modelled. `Level.latency` holds what a step costs beside bytes, ramp and jitter included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.ir.layout import Axis, Mesh
+from autoplan.ir.machine import Hardware, Level
+
+ALL_REDUCE_PASSES = 2
+"""An all-reduce is a reduce-scatter and an all-gather."""
+DIRECTIONS = 2
+"""A link without duplex carries what a rank sends and what it receives."""
+
+
+class Terms(NamedTuple):
+    """An affine price: `seconds` + `seconds_per_byte` · bytes of one rank's input."""
+
+    seconds: float
+    seconds_per_byte: float
+
+    def of(self, nbytes: float) -> float:
+        """Seconds for a size."""
+        return self.seconds + self.seconds_per_byte * nbytes
+
+
+NOTHING = Terms(0.0, 0.0)
+
+
+class Reach(NamedTuple):
+    """How groups lie on one level; where units differ, the worst one counts.
+
+    Attributes:
+        members: fewest ranks of a group in one unit below the level.
+        fan: most units below the level that a group has in one unit of it.
+        hops: steps of a ring, in topological order, that cross exactly this level.
+        peers: most ranks of its group that a rank reaches across exactly this level.
+    """
+
+    members: int
+    fan: int
+    hops: int
+    peers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Groups of one collective on a machine.
+
+    Attributes:
+        ranks: in each group.
+        levels: innermost first, one per level of the machine.
+    """
+
+    ranks: int
+    levels: tuple[Reach, ...]
+
+    @property
+    def regular(self) -> bool:
+        """Whether every unit holds as many ranks as every other of its level."""
+        return prod(reach.fan for reach in self.levels) == self.ranks
+
+
+def mesh_groups(mesh: Mesh, axes: Sequence[int]) -> NDArray[np.int64]:
+    """Devices of every group along `axes` (indices) of a mesh.
+
+    Shapes:
+        result: (groups, ranks).
+    """
+    moving = _grid([mesh.axes[i] for i in axes])
+    fixed = _grid([axis for i, axis in enumerate(mesh.axes) if i not in axes])
+    return mesh.offset + fixed[:, None] + moving[None, :]
+
+
+def _grid(axes: Sequence[Axis]) -> NDArray[np.int64]:
+    """Offsets of all coordinates over some axes."""
+    offsets = np.zeros(1, dtype=np.int64)
+    for axis in axes:
+        steps = np.arange(axis.size, dtype=np.int64) * axis.stride
+        offsets = (offsets[:, None] + steps[None, :]).ravel()
+    return offsets
+
+
+def group_geometry(groups: NDArray[np.int64], hardware: Hardware) -> Geometry:
+    """How groups lie on the levels of a machine.
+
+    Args:
+        groups: devices, shape (groups, ranks).
+        hardware: the machine.
+    """
+    count, ranks = groups.shape
+    owner = np.repeat(np.arange(count), ranks)
+    devices = groups.ravel()
+    heights = [_units(owner, devices, span, hardware) for span in hardware.spans]
+    levels = tuple(_reach(below, above, count) for below, above in pairwise(heights))
+    return Geometry(ranks, levels)
+
+
+class _Units(NamedTuple):
+    """Units of one height that groups touch.
+
+    Attributes:
+        owner: group of each unit, shape (units,).
+        size: ranks of that group in each unit, shape (units,).
+        of_rank: unit of each rank of each group, shape (groups · ranks,).
+    """
+
+    owner: NDArray[np.int64]
+    size: NDArray[np.int64]
+    of_rank: NDArray[np.int64]
+
+
+def _units(
+    owner: NDArray[np.int64], devices: NDArray[np.int64], span: int, hardware: Hardware
+) -> _Units:
+    keys = owner * hardware.count + devices // span
+    units, of_rank, size = np.unique(keys, return_inverse=True, return_counts=True)
+    return _Units(units // hardware.count, size, of_rank.reshape(-1))
+
+
+def _reach(below: _Units, above: _Units, groups: int) -> Reach:
+    parent = np.zeros(len(below.size), dtype=np.int64)
+    parent[below.of_rank] = above.of_rank
+    hops = np.bincount(below.owner, minlength=groups) - np.bincount(above.owner, minlength=groups)
+    return Reach(
+        members=int(below.size.min()),
+        fan=int(np.bincount(parent).max()),
+        hops=int(hops.max()),
+        peers=int((above.size[parent] - below.size).max()),
+    )
+
+
+def device_rate(level: Level, hardware: Hardware, sharing: int = 0) -> float:
+    """Bytes/s that one device sends across a level.
+
+    Args:
+        level: the level crossed.
+        hardware: the machine.
+        sharing: devices that use the link at the same time; 0: all that share it.
+
+    Without peer-to-peer a message is copied up to host memory and down again: with duplex links
+    the two copies use opposite directions, so only the host's link to a device limits it further;
+    without duplex, sending and receiving share the link.
+    """
+    rate = level.bandwidth * level.efficiency / (sharing or level.shared_by)
+    if not level.peer_to_peer:
+        rate = min(rate, hardware.host.device_bandwidth)
+    return rate if level.duplex else rate / DIRECTIONS
+
+
+def ring_terms(geometry: Geometry, hardware: Hardware) -> Terms:
+    """One pass of a flat ring, per byte of the whole.
+
+    A step waits for its neighbour only, so latency adds up along the path of one chunk (n-1 hops).
+    """
+    seconds, slowest = 0.0, 0.0
+    for reach, level in zip(geometry.levels, hardware.levels, strict=True):
+        if reach.hops:
+            seconds += reach.hops * level.latency
+            slowest = max(slowest, 1.0 / (reach.members * device_rate(level, hardware)))
+    return Terms(seconds, (geometry.ranks - 1) / geometry.ranks * slowest)
+
+
+def hierarchical_terms(geometry: Geometry, hardware: Hardware, tree: bool = False) -> Terms:
+    """One pass level by level, per byte of the whole; exact where the geometry is regular.
+
+    Each level moves what is left of the whole after the levels below it: W / members per rank.
+
+    Args:
+        geometry: of the groups.
+        hardware: the machine.
+        tree: logarithmic steps above the node.
+    """
+    seconds, per_byte = 0.0, 0.0
+    for index, reach in enumerate(geometry.levels):
+        level = hardware.levels[index]
+        across_nodes = hardware.spans[index] >= hardware.devices_per_node
+        steps = (reach.fan - 1).bit_length() if tree and across_nodes else reach.fan - 1
+        seconds += steps * level.latency
+        part = (reach.fan - 1) / reach.fan / reach.members
+        per_byte += part / device_rate(level, hardware)
+    return Terms(seconds, per_byte)
+
+
+def direct_terms(geometry: Geometry, hardware: Hardware) -> Terms:
+    """A pairwise exchange, per byte of one rank's input; each level carries its own pairs."""
+    seconds, slowest = 0.0, 0.0
+    for reach, level in zip(geometry.levels, hardware.levels, strict=True):
+        seconds += reach.peers * level.latency
+        slowest = max(slowest, reach.peers / geometry.ranks / device_rate(level, hardware))
+    return Terms(seconds, slowest)
+
+
+def collective_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms:
+    """The price of a collective per byte of one rank's input operand.
+
+    Args:
+        kind: all_gather, reduce_scatter, all_reduce or all_to_all.
+        geometry: of its groups.
+        hardware: the machine.
+
+    Returns:
+        The least latency and the least time per byte of the algorithms above: a library chooses by
+        size, and pipelines chunks through the levels in between.
+    """
+    if geometry.ranks == 1:
+        return NOTHING
+    if kind == "all_to_all":
+        return direct_terms(geometry, hardware)
+    passes = ALL_REDUCE_PASSES if kind == "all_reduce" else 1
+    whole = geometry.ranks if kind == "all_gather" else 1
+    choices = [ring_terms(geometry, hardware)]
+    if geometry.regular:
+        choices.append(hierarchical_terms(geometry, hardware, tree=kind == "all_reduce"))
+    seconds = min(choice.seconds for choice in choices)
+    per_byte = min(choice.seconds_per_byte for choice in choices)
+    return Terms(passes * seconds, passes * whole * per_byte)
+
+
+def transfer_terms(
+    source: int, target: int, hardware: Hardware, concurrent: int | None = None
+) -> Terms:
+    """The price of sending from one device to another, per byte sent.
+
+    Args:
+        source: the device that sends.
+        target: the device that receives.
+        hardware: the machine.
+        concurrent: devices that send over the same link at the same time (see `senders`), itself
+            included; None: all that share it.
+    """
+    if source == target:
+        return NOTHING
+    level = hardware.levels[crossed_level(source, target, hardware)]
+    sharing = level.shared_by if concurrent is None else min(max(concurrent, 1), level.shared_by)
+    return Terms(level.latency, 1.0 / device_rate(level, hardware, sharing))
+
+
+def crossed_level(source: int, target: int, hardware: Hardware) -> int:
+    """Index of the level that joins two different devices."""
+    spans = hardware.spans[1:]
+    return next(i for i, span in enumerate(spans) if source // span == target // span)
+
+
+def senders(devices: Sequence[int], source: int, target: int, hardware: Hardware) -> int:
+    """How many of `devices`, all sending as `source` does to `target`, share its link."""
+    shared_by = hardware.levels[crossed_level(source, target, hardware)].shared_by
+    return sum(device // shared_by == source // shared_by for device in devices)

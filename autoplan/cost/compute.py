@@ -1,0 +1,151 @@
+"""How long does a device compute? Seconds of `ops.Work`, one by one or as tables.
+
+    busy    = max((flops + ramp) · padding(rows) / (peak[dtype] · efficiency), bytes / bandwidth)
+    seconds = (busy + launch) · slowdown,  0 for nothing
+
+Source: the roofline model (Williams, Waterman & Patterson 2009) with the affine ramp of small
+products: efficiency · flops / (flops + half) reaches half of the efficiency at `half` FLOP.
+Not modelled: waves of tiles over the cores (no effect visible in published training runs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.errors import InputError, Problem
+from autoplan.ir.machine import Hardware, Stack
+from autoplan.ops import Work
+
+FloatArray = NDArray[np.float64]
+Number = TypeVar("Number", float, FloatArray)
+
+TILE_ROWS = 16
+"""Edge of the smallest tile of a matrix unit. Source: 16-row tiles of NVIDIA tensor cores (PTX ISA,
+`mma.m16n8k16`) and of Intel AMX, 16 fp32 lanes of AVX-512."""
+PADDING_ROWS = TILE_ROWS / 2
+"""Rows that padding to whole tiles wastes on average: half a tile."""
+COPY_PASSES = 2
+"""A copy reads and writes each byte."""
+
+
+class Rates(NamedTuple, Generic[Number]):
+    """What one kind of work runs at.
+
+    Attributes:
+        flops: FLOP/s of a large operator; infinite for kinds that stream.
+        ramp: FLOP added to each operator.
+        nbytes: bytes/s.
+    """
+
+    flops: Number
+    ramp: Number
+    nbytes: Number
+
+
+class Processor:
+    """A device, with the stack's kernels, as a function from work to seconds.
+
+    Args:
+        hardware: the machine.
+        stack: the training software.
+    """
+
+    def __init__(self, hardware: Hardware, stack: Stack) -> None:
+        self.hardware, self.stack = hardware, stack
+        self.slowdown = core_slowdown(hardware)
+        self._rates: dict[tuple[str, str], Rates[float]] = {}
+
+    def rates(self, kind: str, dtype: str) -> Rates[float]:
+        """Rates of a kind of work on operands of a dtype.
+
+        Raises:
+            InputError: the device has no peak for `dtype`.
+
+        Source: `attention_efficiency` counts the causal half and contains the kernel's curve over
+        the sequence; `pointwise_factor` is the stack's traffic over that of single operators.
+        """
+        if (kind, dtype) not in self._rates:
+            self._rates[kind, dtype] = self._find_rates(kind, dtype)
+        return self._rates[kind, dtype]
+
+    def _find_rates(self, kind: str, dtype: str) -> Rates[float]:
+        device = self.hardware.device
+        bandwidth = device.memory_bandwidth * device.memory_efficiency
+        if kind == "matmul":
+            rate = self._peak(dtype) * device.gemm_efficiency
+            return Rates(rate, device.gemm_half_flops, bandwidth)
+        if kind == "attention":
+            return Rates(self._peak(dtype) * device.attention_efficiency, 0.0, bandwidth)
+        factor = self.stack.constants["pointwise_factor"] if kind == "pointwise" else 1.0
+        return Rates(inf, 0.0, bandwidth / factor)
+
+    def _peak(self, dtype: str) -> float:
+        peaks = self.hardware.device.peak_flops
+        if dtype not in peaks:
+            where = f"hardware {self.hardware.name}"
+            allowed = f"a compute dtype with a peak: {', '.join(sorted(peaks))}"
+            raise InputError(Problem(where, "device.peak_flops", f"no `{dtype}`", allowed))
+        return peaks[dtype]
+
+    def work_seconds(self, work: Work, dtype: str) -> float:
+        """Seconds of one piece of work; `dtype` of its operands matters where it has FLOP."""
+        rates = self.rates(work.kind, dtype)
+        size = (work.flops, work.nbytes, work.rows or inf)
+        return float(self._seconds(size, rates, max))
+
+    def table_seconds(self, works: Sequence[Work], dtypes: Sequence[str]) -> FloatArray:
+        """Seconds of a table of works, the same bits as `work_seconds` of each.
+
+        Shapes:
+            works, dtypes, result: (n,).
+        """
+        rows = [
+            (*self.rates(work.kind, dtype), work.flops, work.nbytes, work.rows or inf)
+            for work, dtype in zip(works, dtypes, strict=True)
+        ]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), 6).T
+        rates = Rates(table[0], table[1], table[2])
+        return self._seconds((table[3], table[4], table[5]), rates, np.maximum)
+
+    def _seconds(
+        self,
+        size: tuple[Number, Number, Number],
+        rates: Rates[Number],
+        larger: Callable[[Number, Number], Number],
+    ) -> Number:
+        """The formula of this module; `size` is (flops, bytes, rows), rows infinite if unknown."""
+        flops, nbytes, rows = size
+        padded = (flops + rates.ramp) * (1.0 + PADDING_ROWS / rows)
+        busy = larger(padded / rates.flops, nbytes / rates.nbytes)
+        exists = (flops + nbytes) > 0.0
+        return (busy + self.hardware.device.launch) * self.slowdown * exists
+
+    def copy_terms(self, share: float) -> tuple[float, float]:
+        """(seconds, seconds per byte of the source) of copying a `share` of a tensor in memory."""
+        device = self.hardware.device
+        bandwidth = device.memory_bandwidth * device.memory_efficiency
+        return device.launch * self.slowdown, COPY_PASSES * share / bandwidth * self.slowdown
+
+    def layer_floor(self, backward: bool) -> float:
+        """Seconds of host work to issue one layer, below which the device's time cannot fall.
+
+        Source: fit of a closed-form model to published training runs; backward issues twice the
+        operators of forward, its input and weight gradients.
+        """
+        forward = self.stack.constants["host_layer_forward_s"]
+        return 2 * forward if backward else forward
+
+
+def core_slowdown(hardware: Hardware) -> float:
+    """By how much computing slows where ranks share the host's cores: ranks / cores, at least 1.
+
+    Source: equal time slices of a fair scheduler; ranks are the devices of the whole machine.
+    """
+    if not hardware.host.ranks_share_cores:
+        return 1.0
+    return max(1.0, hardware.count / hardware.host.cores)

@@ -1,0 +1,56 @@
+"""How much arithmetic does the model need? The numerator of MFU.
+
+Convention, of PaLM (Chowdhery et al. 2022, appendix B) and Megatron (Narayanan et al. 2021): matrix
+products and attention forward and backward, attention over the full s², no causal halving; no
+recomputation, neither of layers nor of the scores inside the attention kernel; no look-up of
+embeddings, the output head included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from autoplan.ir.graph import Block, Graph, Op
+from autoplan.ir.program import Instr, Register
+from autoplan.ops import FAMILIES
+from autoplan.ops.attention import BACKWARD_PRODUCTS, FORWARD_PRODUCTS
+
+BACKWARD_OVER_FORWARD = 2
+"""Each product of the forward has two in the backward, one per operand."""
+
+
+def model_flops(graph: Graph, batch: int) -> float:
+    """FLOP of one training step.
+
+    Backward operators that a frozen part does not need are not in the graph, so not counted.
+
+    Args:
+        graph: a training step (`frontends.training.training_step`).
+        batch: sequences per step over all devices.
+    """
+    extent = {**graph.extent, "b": batch}
+    uses = Counter(instance.block for instance in graph.instances)
+    return float(sum(
+        count * sum(_op_flops(op, graph.blocks[name], extent) for op in _ops(graph.blocks[name]))
+        for name, count in uses.items()
+    ))  # fmt: skip
+
+
+def _ops(block: Block) -> tuple[Op, ...]:
+    return (*block.forward, *block.backward)
+
+
+def _op_flops(op: Op, block: Block, extent: dict[str, int]) -> float:
+    """FLOP of one operator on whole tensors, without causal mask or recomputed scores."""
+
+    def registers(names: tuple[str, ...]) -> list[Register]:
+        shapes = [tuple(extent[dim] for dim in block.tensors[name].dims) for name in names]
+        return [Register("", shape, "fp32", "") for shape in shapes]
+
+    attrs = tuple((name, value) for name, value in op.attrs if name != "causal")
+    work = FAMILIES[op.family].measure(
+        Instr(op.family, (), (), attrs), registers(op.inputs), registers(op.outputs)
+    )
+    if op.family == "attention_grad":
+        return work.flops * BACKWARD_OVER_FORWARD * FORWARD_PRODUCTS / BACKWARD_PRODUCTS
+    return work.flops

@@ -1,0 +1,180 @@
+"""The price list of one machine with one stack: segments as tables, single steps from a cache.
+
+Both paths end in the same formulas (`compute`, `collectives`), so a step that the search prices and
+the instruction that lowering makes of it cost the same, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
+
+import numpy as np
+
+from autoplan.boxing import Step
+from autoplan.cost.collectives import (
+    NOTHING,
+    Terms,
+    collective_terms,
+    group_geometry,
+    mesh_groups,
+    transfer_terms,
+)
+from autoplan.cost.compute import FloatArray, Processor
+from autoplan.ir.layout import Layout, Mesh
+from autoplan.ir.machine import Hardware, Stack
+from autoplan.ir.program import COLLECTIVES, Instr, Segment
+from autoplan.ops import FAMILIES, Work
+
+Groups = Mapping[str, tuple[tuple[int, ...], ...]]
+"""Named groups of a Program; see `ir.program.Program.groups`."""
+
+
+class Pricer:
+    """Seconds and workspace of instructions.
+
+    Args:
+        hardware: the machine.
+        stack: the training software.
+
+    Attributes:
+        overlaps: whether collectives run beside computing (not where ranks are host cores).
+        compute_contention: factor on computing while a collective runs beside it.
+        fixed_step: seconds of every step that belong to no instruction.
+    """
+
+    def __init__(self, hardware: Hardware, stack: Stack) -> None:
+        self.hardware, self.stack = hardware, stack
+        self.processor = Processor(hardware, stack)
+        self.overlaps = not hardware.host.ranks_share_cores
+        self.compute_contention = stack.constants["overlap_contention"]
+        self.fixed_step = stack.constants["fixed_step_s"]
+        self._works: dict[tuple[Work, str], float] = {}
+        self._meshes: dict[tuple[str, tuple[int, ...], Mesh], Terms] = {}
+        self._named: dict[tuple[str, tuple[tuple[int, ...], ...]], Terms] = {}
+
+    # --- single prices, cached ------------------------------------------------------------------
+
+    def work_seconds(self, work: Work, dtype: str) -> float:
+        """Seconds of one operator on operands of `dtype`."""
+        key = (work, dtype)
+        if key not in self._works:
+            self._works[key] = self.processor.work_seconds(work, dtype)
+        return self._works[key]
+
+    def mesh_terms(self, kind: str, axes: tuple[int, ...], mesh: Mesh) -> Terms:
+        """The price of a collective or slice along mesh axes, per byte of one rank's input."""
+        key = (kind, axes, mesh)
+        if key not in self._meshes:
+            self._meshes[key] = self._find_mesh_terms(kind, axes, mesh)
+        return self._meshes[key]
+
+    def _find_mesh_terms(self, kind: str, axes: tuple[int, ...], mesh: Mesh) -> Terms:
+        if kind == "slice":
+            parts = prod(mesh.axes[i].size for i in axes)
+            return Terms(*self.processor.copy_terms(1.0 / parts))
+        geometry = group_geometry(mesh_groups(mesh, axes), self.hardware)
+        return collective_terms(kind, geometry, self.hardware)
+
+    def group_terms(self, kind: str, groups: tuple[tuple[int, ...], ...]) -> Terms:
+        """The price of a collective over groups of its own, per byte of one rank's input."""
+        key = (kind, groups)
+        if key not in self._named:
+            geometry = group_geometry(np.array(groups, dtype=np.int64), self.hardware)
+            self._named[key] = collective_terms(kind, geometry, self.hardware)
+        return self._named[key]
+
+    def step_terms(self, step: Step, mesh: Mesh) -> Terms:
+        """The price of one step of a route, per byte of one rank's input to it."""
+        return self.mesh_terms(step.kind, step.axes, mesh)
+
+    def route_terms(self, steps: Sequence[Step], mesh: Mesh, sizes: Sequence[int]) -> Terms:
+        """The price of a route, per byte of the *whole* tensor.
+
+        Args:
+            steps: the route.
+            mesh: devices.
+            sizes: ranks per mesh axis.
+        """
+        seconds, per_byte = NOTHING
+        for step in steps:
+            terms = self.step_terms(step, mesh)
+            seconds += terms.seconds
+            per_byte += terms.seconds_per_byte / _parts(step.before, sizes)
+        return Terms(seconds, per_byte)
+
+    def transfer_seconds(
+        self, nbytes: float, source: int, target: int, concurrent: int | None = None
+    ) -> float:
+        """Seconds to send bytes between two devices; see `collectives.transfer_terms`."""
+        return transfer_terms(source, target, self.hardware, concurrent).of(nbytes)
+
+    def layer_floor(self, backward: bool) -> float:
+        """Seconds of host work to issue one layer; see `compute.Processor.layer_floor`."""
+        return self.processor.layer_floor(backward)
+
+    # --- segments as tables ---------------------------------------------------------------------
+
+    def instruction_seconds(self, segment: Segment, mesh: Mesh, groups: Groups) -> FloatArray:
+        """Seconds of every instruction of a segment.
+
+        Args:
+            segment: the segment.
+            mesh: of the stage that runs it.
+            groups: named groups of the Program.
+
+        Shapes:
+            result: (instructions,).
+        """
+        seconds = np.zeros(len(segment.code))
+        computing, works, dtypes = [], [], []
+        for index, instr in enumerate(segment.code):
+            if communicates(instr):
+                nbytes = sum(segment.registers[r].nbytes for r in instr.ins)
+                seconds[index] = self._instr_terms(instr, mesh, groups).of(nbytes)
+                continue
+            computing.append(index)
+            works.append(measure(instr, segment))
+            dtypes.append(segment.registers[instr.ins[0]].dtype if instr.ins else "")
+        if computing:
+            seconds[computing] = self.processor.table_seconds(works, dtypes)
+        return seconds
+
+    def _instr_terms(self, instr: Instr, mesh: Mesh, groups: Groups) -> Terms:
+        axes = instr.attr("axes")
+        if isinstance(axes, str):
+            return self.group_terms(instr.op, groups[axes])
+        return self.mesh_terms(instr.op, axes, mesh)
+
+    def kinds(self, segment: Segment) -> tuple[str, ...]:
+        """What the time of every instruction counts as: compute, optimizer or its collective."""
+        return tuple(_kind(instr, segment) for instr in segment.code)
+
+    def segment_workspace(self, segment: Segment) -> int:
+        """Bytes of the largest hidden temporary of any instruction."""
+        works = [measure(i, segment) for i in segment.code if not communicates(i)]
+        return ceil(max((work.workspace for work in works), default=0.0))
+
+
+def communicates(instr: Instr) -> bool:
+    """Whether an instruction is a step of a route (a collective, or a local slice)."""
+    return instr.op in COLLECTIVES or instr.op == "slice"
+
+
+def measure(instr: Instr, segment: Segment) -> Work:
+    """The work of a computing instruction on its registers."""
+    ins = [segment.registers[r] for r in instr.ins]
+    outs = [segment.registers[r] for r in instr.outs]
+    return FAMILIES[instr.op].measure(instr, ins, outs)
+
+
+def _kind(instr: Instr, segment: Segment) -> str:
+    if instr.op in COLLECTIVES:
+        return instr.op
+    optimizes = instr.op != "slice" and measure(instr, segment).kind == "optimizer"
+    return "optimizer" if optimizes else "compute"
+
+
+def _parts(layout: Layout, sizes: Sequence[int]) -> int:
+    """Pieces that a layout cuts a tensor into."""
+    return prod(size for p, size in zip(layout, sizes, strict=True) if p.kind == "S")
