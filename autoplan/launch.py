@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from autoplan.errors import AutoplanError
+from autoplan.files.text import write_json
 from autoplan.ir.program import Program
 from autoplan.runtime.distributed import BACKENDS, World
 from autoplan.runtime.execute import RunResult, execute_in_world, whole_records
 from autoplan.runtime.session import Settings
 from autoplan.runtime.verify import Trial, Verdict, verify
+from autoplan.workflow import Question, RunRequest, prepare_file
+from autoplan.workflow.running import run_document
 
 
 @dataclass(frozen=True)
@@ -73,23 +76,28 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser = ArgumentParser(prog="torchrun … -m autoplan.launch", description=__doc__)
     parser.add_argument("plan", type=Path, help="plan file")
     parser.add_argument("--steps", type=int, default=1, help="number of training steps")
-    parser.add_argument("--data", type=Path, help="any file; without it tokens are synthetic")
+    parser.add_argument("--data", default="", help="any file; without it tokens are synthetic")
+    parser.add_argument("--precision", default="fp64", help="fp64, fp32, ..., or `plan`")
     parser.add_argument("--device", choices=sorted(BACKENDS), default="cpu", help="device type")
     parser.add_argument("--no-verify", dest="verify", action="store_false", help="only run")
+    parser.add_argument("--report", type=Path, help="write the report here, print nothing")
     return parser.parse_args(argv)
 
 
-def document(result: RunResult, verdict: Verdict | None) -> dict[str, Any]:
-    """What process 0 prints."""
-    return {
-        "verified": verdict.verified if verdict else None,
-        "max_gradient_error": verdict.max_gradient_error if verdict else None,
-        "loss": list(result.losses),
-        "measured": {"step_time_s": list(result.step_seconds), "peak_memory_bytes": result.peaks},
-    }
+def prepare(arguments: Namespace) -> Launch:
+    """The plan that the command line names, lowered and checked.
+
+    Raises:
+        InputError: bad plan or arguments.
+    """
+    request = RunRequest(
+        arguments.steps, arguments.data, arguments.verify, precision=arguments.precision
+    )
+    ready = prepare_file(Question(str(arguments.plan)), request)
+    return Launch(ready.program, ready.trial, ready.settings, arguments.device)
 
 
-def main(argv: Sequence[str], prepare: Prepare) -> int:
+def main(argv: Sequence[str], prepare: Prepare = prepare) -> int:
     """Run one rank of the plan that the command line names.
 
     Args:
@@ -99,11 +107,12 @@ def main(argv: Sequence[str], prepare: Prepare) -> int:
     Returns:
         The exit code.
     """
+    arguments = parse(argv)
     try:
-        outcome = launch(prepare(parse(argv)))
+        outcome = launch(prepare(arguments))
         if outcome is not None:
             result, verdict = outcome
-            sys.stdout.write(json.dumps(document(result, verdict)) + "\n")
+            _report(run_document(result, verdict), arguments.report)
             if verdict is not None:
                 verdict.raise_if_failed()
     except AutoplanError as error:
@@ -112,7 +121,12 @@ def main(argv: Sequence[str], prepare: Prepare) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    from autoplan.workflow import prepare_launch
+def _report(document: dict[str, Any], path: Path | None) -> None:
+    if path is None:
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        write_json(path, document)
 
-    sys.exit(main(sys.argv[1:], prepare_launch))
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

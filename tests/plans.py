@@ -5,7 +5,7 @@
     "batch"      every operator splits b, weights are whole, gradients partial until the step's end
     "sharded"    as "batch", but optimizer state (and reduced gradients) are split
     "gathered"   as "sharded", and weights are stored split: gathered before use, reduced each time
-    "heads"      attention splits its heads, feed-forward its width, embedding and head the vocabulary
+    "heads"      attention splits heads, feed-forward its width, embedding and head the vocabulary
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ TINY_LLAMA = DecoderConfig(
     max_positions=32,
 )  # fmt: skip
 TINY_GPT = replace(
-    TINY_LLAMA, family="gpt2", name="tiny-gpt", kv_heads=8, norm="layer_norm", activation="gelu_tanh",
-    gated=False, attention_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
+    TINY_LLAMA, family="gpt2", name="tiny-gpt", kv_heads=8, norm="layer_norm",
+    activation="gelu_tanh", gated=False, attention_bias=True, mlp_bias=True, rope_theta=None,
+    learned_positions=True,
     tied_embeddings=True, residual_dropout=0.1, embedding_dropout=0.1,
 )  # fmt: skip
 SEQ_LEN = 16

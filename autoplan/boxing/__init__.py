@@ -11,7 +11,6 @@ part to `runtime.kernels.collective`.
 from autoplan.boxing.routes import (
     RouteTable,
     Step,
-    reachable,
     route,
     route_table,
     steps_from,
@@ -21,7 +20,6 @@ from autoplan.boxing.routes import (
 __all__ = [
     "RouteTable",
     "Step",
-    "reachable",
     "route",
     "route_table",
     "steps_from",

@@ -217,8 +217,3 @@ class RouteTable:
             steps.append(self.steps[i, k])
             i = k
         return tuple(steps)
-
-
-def reachable(source: Layout, target: Layout) -> bool:
-    """Whether a route can exist: nothing becomes partial that was not."""
-    return all(t.kind != "P" or s == t for s, t in zip(source, target, strict=True))

@@ -10,9 +10,11 @@ from autoplan.ir.program import ACTION_KINDS, Action, Register, Slot
 from autoplan.ir.workload import DTYPE_BYTES
 
 _INDEX = r"(?: i(\d{1,9}))?(?: m(\d{1,9}))?"
-_ACTION = re.compile(rf"([A-Z]+)(?: ([^\s()]+))?(?: \(([^\s()]+)\))?{_INDEX}(?: @(\d{{1,9}}))?")
+_ACTION = re.compile(rf"([A-Z]+)(?: ([^\s()]+))?(?: \((\S.*?)\))?{_INDEX}(?: @(\d{{1,9}}))?")
 _REGISTER = re.compile(r"(\S+)\[((?:\d{1,12}(?: \d{1,12})*)?)\] (\w+) (\w+)")
-_SLOT = re.compile(rf"(\S+){_INDEX}")
+_SLOT = re.compile(rf"(\S.*?){_INDEX}")
+_BETWEEN_SLOTS = re.compile(r",(?![^\[]*\])")
+"""A comma outside brackets: a feed's name holds its layout, `ids[B, S(b)]`."""
 
 
 def _index(text: str | None) -> int:
@@ -46,7 +48,7 @@ def parse_action(text: str) -> Action:
         _index(instance),
         _index(micro_batch),
         _index(peer),
-        tuple(slots.split(",")) if slots else (),
+        tuple(_BETWEEN_SLOTS.split(slots)) if slots else (),
     )
 
 

@@ -150,6 +150,11 @@ class Mesh:
         return f"{grid} +{self.offset}"
 
 
+def reachable(source: Layout, target: Layout) -> bool:
+    """Whether a tensor can move between two layouts: nothing becomes partial that was not."""
+    return all(t.kind != "P" or s == t for s, t in zip(source, target, strict=True))
+
+
 def split_factor(dim: str, layout: Layout, sizes: Sequence[int]) -> int:
     """Into how many parts the layout cuts `dim`; `sizes` are the ranks per axis."""
     factor = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from autoplan.boxing import Step, route
 from autoplan.ir.graph import Attrs
@@ -98,17 +99,30 @@ class SegmentBuilder:
         aliases = tuple(alias) if alias is not None else (-1,) * len(outs)
         self.code.append(Instr(op, tuple(ins), tuple(outs), attrs, aliases))
 
-    def value(self, tensor: Named, source: Layout, target: Layout) -> int:
-        """The register that holds `tensor` in `target`, by transition from `source` if need be."""
-        if (tensor.name, target) not in self.table:
-            extent = tuple(self.extent[dim] for dim in tensor.dims)
+    def value(self, tensor: Named, *waypoints: Layout) -> int:
+        """The register that holds `tensor` in the last waypoint.
+
+        Args:
+            tensor: in the table in the first waypoint.
+            waypoints: the tensor is there, passes through, and is wanted in the last.
+
+        Only steps that lead on from what is in the table already are emitted, and none twice.
+        """
+        extent = tuple(self.extent[dim] for dim in tensor.dims)
+        arrival: dict[Layout, Step] = {}
+        for source, target in pairwise(waypoints):
             for step in route(source, target, tensor.dims, extent, self.sizes):
-                if (tensor.name, step.after) not in self.table:
-                    before = self.table[tensor.name, step.before]
-                    after = self.register(tensor, step.after)
-                    self.emit_steps((step,), (tensor,), (before,), (after,))
-                    self.table[tensor.name, step.after] = after
-        return self.table[tensor.name, target]
+                arrival.setdefault(step.after, step)
+        missing, layout = [], waypoints[-1]
+        while (tensor.name, layout) not in self.table:
+            missing.append(arrival[layout])
+            layout = missing[-1].before
+        for step in reversed(missing):
+            before = self.table[tensor.name, step.before]
+            after = self.register(tensor, step.after)
+            self.emit_steps((step,), (tensor,), (before,), (after,))
+            self.table[tensor.name, step.after] = after
+        return self.table[tensor.name, waypoints[-1]]
 
     def emit_steps(
         self, steps: Sequence[Step], tensors: Sequence[Named], ins: Sequence[int],
@@ -145,12 +159,12 @@ class SegmentBuilder:
             extent = tuple(self.extent[dim] for dim in tensor.dims)
             pending.append(list(route(source, target, tensor.dims, extent, self.sizes)))
         while any(pending):
-            first = next(steps[0] for steps in pending if steps)
+            leader, first = next((i, steps[0]) for i, steps in enumerate(pending) if steps)
             same = (first.kind, first.axes, first.reduction)
             members = [
                 i for i, steps in enumerate(pending)
                 if steps and (steps[0].kind, steps[0].axes, steps[0].reduction) == same
-                and (first.kind != "slice" or steps[0] is first)
+                and (first.kind != "slice" or i == leader)  # a slice is no message to share
             ]  # fmt: skip
             self._emit_bucket([(tensors[i][0], pending[i].pop(0)) for i in members])
         return [self.table[tensor.name, target] for tensor, _, target in tensors]

@@ -4,9 +4,9 @@
     check_stage     slots, accumulators and gradients over a stage's actions
     check_order     transfers and groups match; the stages' orders together have no cycle
 
-A Program that passes can be performed by the runtime: nothing is read that is not there, nothing is
-left behind, no stage waits for ever. On some transports it is the only protection: two collectives in
-opposite order may give wrong sums without an error.
+A Program that passes can be performed by the runtime: nothing is read that is not there, nothing
+is left behind, no stage waits for ever. On some transports it is the only protection: two
+collectives in opposite order may give wrong sums without an error.
 """
 
 from __future__ import annotations

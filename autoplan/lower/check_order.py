@@ -1,10 +1,10 @@
-"""Can all stages' lists of actions be performed together? Whether what they exchange matches and the
-union of their issue orders has no cycle.
+"""Can all stages' lists of actions be performed together?
 
-One representative per stage suffices, as all ranks of a stage perform the same list. The order is that
-of the runtime: a receive and a wait block the stage, a send does not, as it sits on a stream of its
-own, one per neighbour; a transfer happens once both sides are there (rendezvous). With blocking sends
-plain 1F1B would be a cycle.
+What they exchange must match, and the union of their issue orders have no cycle. One representative
+per stage suffices, as all ranks of a stage perform the same list. The order is that of the runtime:
+a receive and a wait block the stage, a send does not, as it sits on a stream of its own, one per
+neighbour; a transfer happens once both sides are there (rendezvous). With blocking sends plain 1F1B
+would be a cycle.
 """
 
 from __future__ import annotations
@@ -25,36 +25,34 @@ def check_transfers(program: Program, facts: Sequence[StageFacts]) -> None:
     Raises:
         CheckError: names both sides.
     """
-    sends = _by_identity(program, (t for stage in facts for t in stage.sends), 1)
-    receives = _by_identity(program, (t for stage in facts for t in stage.receives), 2)
+    sends = _by_identity(t for stage in facts for t in stage.sends)
+    receives = _by_identity(t for stage in facts for t in stage.receives)
     for identity in {**sends, **receives}:
+        _, source, target = identity
         send, receive = sends.get(identity), receives.get(identity)
         if send is None or receive is None:
             known, missing = (send, "received") if send else (receive, "sent")
-            side = identity[1] if send else identity[2]
+            side = source if send else target
             assert known is not None
             where = _where(program.stages[side], known.index)
             raise CheckError(f"{where}: {_text(identity)} is never {missing}")
         places = [
             _where(program.stages[stage], transfer.index)
-            for stage, transfer in ((identity[1], send), (identity[2], receive))
+            for stage, transfer in ((source, send), (target, receive))
         ]
         if send.register[1:3] != receive.register[1:3]:
             types = send.register[1:3], receive.register[1:3]
             raise CheckError(f"{places[0]} sends {types[0]}, {places[1]} expects {types[1]}")
-        sizes = [program.stages[stage].mesh.size for stage in identity[1:]]
+        sizes = [program.stages[stage].mesh.size for stage in (source, target)]
         if sizes[0] != sizes[1]:
             raise CheckError(f"{places[0]} on {sizes[0]} ranks, {places[1]} on {sizes[1]}")
 
 
-def _by_identity(
-    program: Program, transfers: Iterator[Transfer], side: int
-) -> dict[Identity, Transfer]:
+def _by_identity(transfers: Iterator[Transfer]) -> dict[Identity, Transfer]:
     table: dict[Identity, Transfer] = {}
     for transfer in transfers:
         if transfer.identity in table:
-            stage = program.stages[transfer.identity[side]]
-            raise CheckError(f"{_where(stage, transfer.index)}: twice {_text(transfer.identity)}")
+            raise CheckError(f"{_text(transfer.identity)} is sent or received twice")
         table[transfer.identity] = transfer
     return table
 

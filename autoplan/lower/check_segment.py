@@ -148,6 +148,8 @@ class _Segment:
             if formal.intent in ("out", "acc"):
                 register = formal.returns if formal.intent == "acc" else formal.register
                 self._usable(register, end, f"slot {formal.name} takes")
+                if register in self.exported or register in self.lent:
+                    self._fail(end, f"{self._name(register)} would belong to two slots")
                 self.exported[register] = formal
 
     def _nothing_is_idle(self) -> None:
@@ -160,7 +162,7 @@ class _Segment:
                 self._fail(index, "nothing reads its results and none leaves")
 
     def _frees(self) -> None:
-        """Registers are freed exactly where they are read last (or defined, if nothing reads them)."""
+        """Registers are freed exactly where they are read last (or defined, where nothing does)."""
         expected: dict[int, set[int]] = {}
         for register, index in self.defined.items():
             if register in self.lent or register in self.exported:

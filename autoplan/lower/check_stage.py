@@ -1,9 +1,9 @@
 """What must hold of a stage's list of actions: who defines, adds to, reads and ends each slot.
 
-A slot that lives over micro-batches is an accumulator while calls with a micro-batch index add to it.
-Its version is the number of micro-batches that each instance has added; they come in order, since sums
-in another order are other bits, and whatever reads it later needs all of them. So a missing call is
-noticed even where every slot it would have touched exists.
+A slot that lives over micro-batches is an accumulator while calls with a micro-batch index add to
+it. Its version is the number of micro-batches that each instance has added; they come in order,
+since sums in another order are other bits, and whatever reads it later needs all of them. So a
+missing call is noticed even where every slot it would have touched exists.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A SEND or RECV: index of the action, identity (slot, sending stage, receiving stage), type."""
+    """A SEND or RECV: index of the action, identity (slot, sender, receiver), type."""
 
     index: int
     identity: tuple[Slot, int, int]

@@ -109,11 +109,8 @@ class _BlockSegment:
             home = hub.value if hub else None
             source = self._waiting.get(name, self.layouts.produced.get(name, home))
         assert source is not None
-        named = self.context.named(name)
-        if home is not None:
-            self.builder.value(named, source, home)
-            source = home
-        return self.builder.value(named, source, layout)
+        through = (layout,) if home is None else (home, layout)
+        return self.builder.value(self.context.named(name), source, *through)
 
     def _parameter(self, name: str, layout: Layout) -> int:
         if self.context.gathered(name):
@@ -181,11 +178,10 @@ def forward_segment(key: str, context: BlockContext, recompute: bool, first: boo
     block, layouts = context.block, context.layouts
     segment = _BlockSegment(key, context)
     builder = segment.builder
-    keeps_input = bool(block.backward) and (recompute or block.input in block.saved)
     if block.input:
         home = layouts.home(block.input)
         assert home is not None
-        intent = "in" if keeps_input else "move"
+        intent = "in" if keeps_input(block, recompute) else "move"
         builder.formal(
             context.named(block.input), home.value, Binding(intent, "x", 0, per_micro_batch=True)
         )
@@ -221,7 +217,7 @@ def _emit_loss(segment: _BlockSegment, op: Op, first: bool) -> None:
     builder.returned(so_far, builder.table[loss, layout])
 
 
-def _needed_again(block: Block) -> frozenset[str]:
+def recomputed(block: Block) -> frozenset[str]:
     """Names of forward operators that recomputing must run for backward to have its operands."""
     wanted = set(block.saved)
     again = set()
@@ -230,6 +226,13 @@ def _needed_again(block: Block) -> frozenset[str]:
             again.add(op.name)
             wanted.update(op.inputs)
     return frozenset(again)
+
+
+def keeps_input(block: Block, recompute: bool) -> bool:
+    """Whether the block's input waits for backward: read there, or by what is computed again."""
+    again = recomputed(block) if recompute else frozenset()
+    readers = [op for op in block.forward if op.name in again]
+    return block.input in block.saved or any(block.input in op.inputs for op in readers)
 
 
 def backward_segment(
@@ -271,7 +274,7 @@ def backward_segment(
 def _take_saved(segment: _BlockSegment, recompute: bool) -> None:
     """Bind what forward kept, or compute it again from the input."""
     block, layouts = segment.context.block, segment.layouts
-    if block.input and (recompute or block.input in block.saved):
+    if keeps_input(block, recompute):
         home = layouts.home(block.input)
         assert home is not None
         segment.builder.formal(
@@ -280,7 +283,7 @@ def _take_saved(segment: _BlockSegment, recompute: bool) -> None:
             Binding("move", "x", 0, per_micro_batch=True),
         )
     if recompute:
-        again = _needed_again(block)
+        again = recomputed(block)
         for op in block.forward:
             if op.name in again:
                 segment.emit(op)

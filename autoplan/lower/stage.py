@@ -148,7 +148,7 @@ class StageLowering:
         )  # fmt: skip
         if identity not in self._keys:
             base = f"{member.strategy}/{part}" + (".first" if variant == "first" else "")
-            taken = sum(1 for key in self.segments if key.split("#")[0] == base)
+            taken = sum(k == base or k.startswith(base + "#") for k in self.segments)
             key = f"{base}#{taken + 1}" if taken else base  # a mixed stage has several contents
             self.segments[key] = self.store.get((*identity, key), lambda: build(key))
             self._keys[identity] = key

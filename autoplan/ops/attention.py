@@ -11,11 +11,13 @@ and asks for whole keys, and the gradients of keys and values come out partial.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from autoplan.ir.graph import Op
 from autoplan.ir.program import Instr, Register
-from autoplan.ops.family import Backward, Family, Work, streaming
+from autoplan.ir.workload import DTYPE_BYTES
+from autoplan.ops.family import Backward, Family, Work, elements, exact_nbytes, narrow, streaming
 
 _KEYS = {"s": "t"}
 FORWARD_PRODUCTS = 2
@@ -24,8 +26,42 @@ BACKWARD_PRODUCTS = 5
 """Recomputed Q·Kᵀ, dV, dP, dQ, dK. Source: FlashAttention-2 (Dao 2023), section 3.1."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What a direction of attention does and keeps.
+
+    Attributes:
+        products: matrix products.
+        fused: temporaries of the fused kernel, in copies of the queries in fp32 at least.
+        scores: those of the plain products that a dropout needs, in copies of the scores b g r s t.
+        widened: beside the scores where the data have 16 bits, in copies of the queries in fp32.
+    """
+
+    products: int
+    fused: float
+    scores: float
+    widened: float
+
+
+FORWARD = _Kernel(FORWARD_PRODUCTS, fused=0.25, scores=2.25, widened=1.5)
+BACKWARD = _Kernel(BACKWARD_PRODUCTS, fused=1.0, scores=4.15, widened=7.5)
+"""Temporaries measured, see `Work.workspace`; fused CPU kernels keep blocks that grow less than
+their operands. Source of `fused` backward: flash-attention, `mha_bwd` sums dQ in fp32."""
+
+
+def _workspace(instr: Instr, q: Register, keys: Register, kernel: _Kernel) -> float:
+    """Bytes of temporaries; a shard of the queries needs its causal mask s t as well."""
+    queries, width = exact_nbytes(q), q.shape[-1]
+    if instr.attr("dropout"):
+        scores = queries / width * keys.shape[1]
+        return kernel.scores * scores + (kernel.widened * queries if narrow(q) else 0.0)
+    whole = q.shape[1] == keys.shape[1] or not instr.attr("causal")
+    mask = 0 if whole else q.shape[1] * keys.shape[1] * (q.nbytes // elements(q))
+    return kernel.fused * queries + mask
+
+
 def _attention_work(
-    instr: Instr, q: Register, keys: Register, products: int, moved: float
+    instr: Instr, q: Register, keys: Register, kernel: _Kernel, moved: float
 ) -> Work:
     """FLOP = 2 · products · b s g r d · t · causal share.
 
@@ -33,20 +69,28 @@ def _attention_work(
     1 - s_local / (2 t): one half when s is whole.
     """
     share = 1.0 - q.shape[1] / (2.0 * keys.shape[1]) if instr.attr("causal") else 1.0
-    flops = 2.0 * products * prod(q.shape) * keys.shape[1] * share
-    # Source: measured, fused CPU and GPU kernels keep 1 to 1.5 times the queries as temporaries.
-    workspace = float(q.nbytes) * (1.5 if products == BACKWARD_PRODUCTS else 1.0)
-    return Work("attention", flops, moved, workspace)
+    flops = 2.0 * kernel.products * prod(q.shape) * keys.shape[1] * share
+    return Work("attention", flops, moved, _workspace(instr, q, keys, kernel))
 
 
 def _forward_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
     moved = streaming("attention", ins, outs).nbytes
-    return _attention_work(instr, ins[0], ins[1], FORWARD_PRODUCTS, moved)
+    return _attention_work(instr, ins[0], ins[1], FORWARD, moved)
 
 
 def _backward_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
     moved = streaming("attention", ins, outs).nbytes
-    return _attention_work(instr, ins[1], ins[2], BACKWARD_PRODUCTS, moved)
+    return _attention_work(instr, ins[1], ins[2], BACKWARD, moved)
+
+
+def _rotary_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
+    """Half of the values at a time, beside cosines and sines of every position, counted in fp64."""
+    x, positions = ins
+    copies = 1.5 if narrow(x) else 0.5
+    turns = elements(positions) * x.shape[-1] / 2
+    width = exact_nbytes(x) / elements(x)
+    workspace = copies * exact_nbytes(x) + turns * (2 * width + DTYPE_BYTES["fp64"])
+    return Work("pointwise", 0.0, streaming("pointwise", ins, outs).nbytes, workspace)
 
 
 def _attention_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
@@ -76,5 +120,11 @@ FAMILIES = (
         renames={2: _KEYS, 3: _KEYS, 7: _KEYS, 8: _KEYS},
         work=_backward_work,
     ),
-    Family("rotary", whole=frozenset("d"), linear_in=(0,), gradient=_rotary_gradient),
+    Family(
+        "rotary",
+        whole=frozenset("d"),
+        linear_in=(0,),
+        work=_rotary_work,
+        gradient=_rotary_gradient,
+    ),
 )

@@ -18,6 +18,7 @@ from autoplan.ir.graph import Attrs, Block, Op, Tensor
 from autoplan.ir.layout import B, P, Placement, S
 from autoplan.ir.plan import Choice
 from autoplan.ir.program import Instr, Register
+from autoplan.ir.workload import DTYPE_BYTES
 
 Dims = tuple[str, ...]
 
@@ -30,7 +31,9 @@ class Work:
         kind: "matmul", "attention", "pointwise" (fusable streaming) or "optimizer".
         flops: FLOP on the matrix units (0 for streaming operators).
         nbytes: bytes moved between the device's memory and its cores.
-        workspace: bytes of hidden temporaries while it runs.
+        workspace: bytes of hidden temporaries: how far allocations peak above what is left when
+            it returns. Measured per family by the allocator's profile (2026-11-29, torch 2.13, CPU,
+            one thread); `tests/runtime/test_workspace.py` holds the declarations to it.
         rows: for matrix products the smallest of M, N, K (slivers are slower), else 0.
     """
 
@@ -39,6 +42,10 @@ class Work:
     nbytes: float
     workspace: float = 0.0
     rows: int = 0
+
+
+WorkRule = Callable[[Instr, Sequence[Register], Sequence[Register]], Work]
+"""(instruction, operand types, result types) -> Work."""
 
 
 class Backward(Protocol):
@@ -91,7 +98,7 @@ class Family:
     reductions: Mapping[str, str] = field(default_factory=dict)
     linear_in: tuple[int, ...] = ()
     accumulates: bool = False
-    work: Callable[[Instr, Sequence[Register], Sequence[Register]], Work] | None = None
+    work: WorkRule | None = None
     gradient: GradientRule | None = None
 
     def measure(self, instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
@@ -153,6 +160,32 @@ def streaming(kind: str, ins: Sequence[Register], outs: Sequence[Register]) -> W
 def elements(register: Register) -> int:
     """Number of elements of a register."""
     return prod(register.shape)
+
+
+def narrow(register: Register) -> bool:
+    """Whether kernels widen its values to fp32 before they compute statistics."""
+    return DTYPE_BYTES[register.dtype] < DTYPE_BYTES["fp32"]
+
+
+def exact_nbytes(register: Register) -> float:
+    """Bytes of a register as kernels compute with it: in fp32 at least."""
+    return float(elements(register) * max(DTYPE_BYTES[register.dtype], DTYPE_BYTES["fp32"]))
+
+
+def streaming_with(wide: float, widened: float) -> WorkRule:
+    """Work of a streaming operator with temporaries.
+
+    Args:
+        wide: copies of its first operand in fp32 (fp64) that it keeps, where the data are as wide.
+        widened: the same where the data have 16 bits: what is widened is a temporary, too.
+    """
+
+    def work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
+        copies = widened if narrow(ins[0]) else wide
+        nbytes = streaming("pointwise", ins, outs).nbytes
+        return Work("pointwise", 0.0, nbytes, copies * exact_nbytes(ins[0]))
+
+    return work
 
 
 def block_signature(

@@ -7,17 +7,19 @@ layouts: lowering, searching and describing all read it here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from autoplan.errors import Refusal
 from autoplan.ir.graph import GRADIENT, Block, Op
-from autoplan.ir.layout import B, Layout, local_shape
+from autoplan.ir.layout import B, Layout, format_layout, local_shape, reachable
 from autoplan.ir.plan import Choice, Home, Strategy
 from autoplan.ops.catalogue import FAMILIES
 from autoplan.ops.family import block_signature
 
 Signature = tuple[tuple[Layout, ...], tuple[Layout, ...]]
+Move = tuple[str, Layout, Layout]
+"""A tensor's change of layout: (name, from, to)."""
 
 
 def op_signature(block: Block, op: Op, splits: tuple[Choice, ...], backward: bool) -> Signature:
@@ -116,7 +118,7 @@ class BlockLayouts:
     @cached_property
     def feeds(self) -> tuple[tuple[str, Layout], ...]:
         """(feed, layout) pairs that the block's operators read."""
-        pairs = {}
+        pairs: dict[tuple[str, Layout], None] = {}
         for op in (*self.block.forward, *self.block.backward):
             for name, layout in zip(op.inputs, self.operands(op), strict=True):
                 if self.block.tensors[name].role == "feed":
@@ -146,30 +148,81 @@ class BlockLayouts:
         """Layout in which backward leaves the gradient of a parameter."""
         return self.produced[GRADIENT + parameter]
 
+    def moves(self) -> Iterator[Move]:
+        """Every change of layout that the strategy asks for; some are from a layout to itself."""
+        block = self.block
+        yield from self._reads(block.forward, {})
+        for name, layout in self.saved.items():
+            home = self.home(name)
+            yield name, home.value if home else self.produced[name], layout
+        yield from self._reads(block.backward, self.saved)
+        if block.output:
+            yield from self._through_home(block.output, self.produced[block.output])
+        if block.passes_gradient:
+            name = GRADIENT + block.input
+            yield from self._through_home(name, self.produced[name])
+        for name, stored in self.strategy.stored.items():
+            yield name, stored.parameter, self.used[name]
+            if name in block.trainable:
+                yield GRADIENT + name, self.raw_gradient(name), stored.gradient
+                yield GRADIENT + name, stored.gradient, stored.optimizer
+                yield name, stored.optimizer, stored.parameter
+
+    def _reads(self, ops: Sequence[Op], waiting: Mapping[str, Layout]) -> Iterator[Move]:
+        for op in ops:
+            for name, layout in zip(op.inputs, self.operands(op), strict=True):
+                if self.block.tensors[name].role in ("activation", "gradient"):
+                    source = waiting.get(name, self.produced.get(name))
+                    yield from self._through_home(name, source, layout)
+
+    def _through_home(
+        self, name: str, source: Layout | None, target: Layout | None = None
+    ) -> Iterator[Move]:
+        """A hub moves home first; without a source it is there already, without a target it stays."""
+        gradient = self.block.tensors[name].role == "gradient"
+        home = self.home(gradient_source(name) if gradient else name)
+        if home is not None:
+            at_home = home.gradient if gradient else home.value
+            if source is not None:
+                yield name, source, at_home
+            source = at_home
+        if source is not None and target is not None:
+            yield name, source, target
+
     def check(self, sizes: tuple[int, ...], extent: Mapping[str, int]) -> None:
-        """Check that every tensor divides in every layout it takes, and that homes are usable.
+        """Check that every tensor divides in every layout it takes and can get from one to the next.
 
         Raises:
             Refusal: names the first that does not.
         """
-        tensors = self.block.tensors
+        for name, layout in self.all_layouts():
+            local_shape(self.block.tensors[name].dims, layout, sizes, extent)
+        for name, source, target in self.moves():
+            if not reachable(source, target):
+                ways = f"{format_layout(source)} and cannot become {format_layout(target)}"
+                raise Refusal(f"{self.block.name}: {name} is {ways}")
+
+    def all_layouts(self) -> Iterator[tuple[str, Layout]]:
+        """(tensor, layout) wherever one occurs.
+
+        Raises:
+            Refusal: a home's value or what is stored between steps would be partial.
+        """
         for op in (*self.block.forward, *self.block.backward):
-            for name, layout in zip(op.inputs, self.operands(op), strict=True):
-                local_shape(tensors[name].dims, layout, sizes, extent)
-            for name in op.outputs:
-                local_shape(tensors[name].dims, self.produced[name], sizes, extent)
+            yield from zip(op.inputs, self.operands(op), strict=True)
+            yield from ((name, self.produced[name]) for name in op.outputs)
         for hub in self.block.hubs:
             home = self.home(hub)
             assert home is not None
-            for layout in (home.value, home.gradient):
-                local_shape(tensors[hub].dims, layout, sizes, extent)
+            yield from ((hub, home.value), (hub, home.gradient))
             if any(p.kind == "P" for p in home.value):
                 raise Refusal(f"{self.block.name}: {hub} would be partial at home")
         for name, stored in self.strategy.stored.items():
-            for layout in (stored.parameter, stored.gradient, stored.optimizer):
-                local_shape(tensors[name].dims, layout, sizes, extent)
+            layouts = (stored.parameter, stored.gradient, stored.optimizer)
+            yield from ((name, layout) for layout in layouts)
             if any(p.kind == "P" for p in (*stored.parameter, *stored.optimizer)):
                 raise Refusal(f"{self.block.name}: {name} would be stored as partial sums")
+        yield from self.saved.items()
 
 
 def replicated(axes: int) -> Layout:

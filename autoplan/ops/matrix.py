@@ -7,7 +7,8 @@ from math import prod
 
 from autoplan.ir.graph import Op
 from autoplan.ir.program import Instr, Register
-from autoplan.ops.family import Backward, Family, Work
+from autoplan.ir.workload import DTYPE_BYTES
+from autoplan.ops.family import Backward, Family, Work, elements
 
 
 def _product(left: Register, right: Register, out: Register) -> Work:
@@ -22,10 +23,20 @@ def _product(left: Register, right: Register, out: Register) -> Work:
 
 
 def _work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
-    work = _product(ins[0], ins[1], outs[0])
-    if len(ins) == 3:  # an accumulator is read as well
-        return Work(work.kind, work.flops, work.nbytes + ins[2].nbytes, rows=work.rows)
-    return work
+    return _product(ins[0], ins[1], outs[0])
+
+
+def _weight_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
+    """An accumulator is read as well; where its dtype is not the product's, the product is a
+    temporary, widened before it is added.
+    """
+    work, accumulator = _product(ins[0], ins[1], outs[0]), ins[2:]
+    moved = work.nbytes + sum(r.nbytes for r in accumulator)
+    workspace = 0.0
+    if ins[0].dtype != outs[0].dtype:
+        widened = sum(r.nbytes for r in accumulator)
+        workspace = float(elements(outs[0]) * DTYPE_BYTES[ins[0].dtype] + widened)
+    return Work(work.kind, work.flops, moved, workspace, work.rows)
 
 
 def _gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
@@ -40,5 +51,5 @@ def _gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
 FAMILIES = (
     Family("linear", work=_work, gradient=_gradient),
     Family("linear_dx", work=_work),
-    Family("linear_dw", work=_work, accumulates=True),
+    Family("linear_dw", work=_weight_work, accumulates=True),
 )

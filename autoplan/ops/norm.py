@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.ir.graph import Op
-from autoplan.ir.program import Instr, Register
-from autoplan.ops.family import Backward, Family, Work, streaming
-
-
-def _with_temporary(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
-    """Backward norms keep one temporary of the size of their first operand (measured)."""
-    work = streaming("pointwise", ins, outs)
-    return Work(work.kind, 0.0, work.nbytes, float(ins[0].nbytes))
+from autoplan.ops.family import Backward, Family, streaming_with
 
 
 def _rms_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
@@ -38,10 +31,10 @@ def _layer_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> Non
 
 
 FAMILIES = (
-    Family("rms_norm", whole_of=(1,), gradient=_rms_gradient),
-    Family("rms_norm_dx", whole_of=(2,), work=_with_temporary),
-    Family("rms_norm_dw", whole=frozenset("m"), accumulates=True, work=_with_temporary),
-    Family("layer_norm", whole_of=(1,), gradient=_layer_gradient),
-    Family("layer_norm_dx", whole_of=(2,), work=_with_temporary),
-    Family("layer_norm_dw", whole=frozenset("m"), accumulates=True, work=_with_temporary),
+    Family("rms_norm", whole_of=(1,), work=streaming_with(0, 2), gradient=_rms_gradient),
+    Family("rms_norm_dx", whole_of=(2,), work=streaming_with(1, 3.5)),
+    Family("rms_norm_dw", whole=frozenset("m"), accumulates=True, work=streaming_with(1, 2)),
+    Family("layer_norm", whole_of=(1,), work=streaming_with(1, 2.5), gradient=_layer_gradient),
+    Family("layer_norm_dx", whole_of=(2,), work=streaming_with(1, 4)),
+    Family("layer_norm_dw", whole=frozenset("m"), accumulates=True, work=streaming_with(1, 2)),
 )

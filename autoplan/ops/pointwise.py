@@ -6,13 +6,22 @@ from collections.abc import Sequence
 
 from autoplan.ir.graph import Op
 from autoplan.ir.program import Instr, Register
-from autoplan.ops.family import Backward, Family, Work, streaming
+from autoplan.ops.family import Backward, Family, Work, elements, exact_nbytes, streaming
+
+MASK_BLOCK_BYTES = 1 << 20
+"""A dropout mask is drawn in blocks, whose element indices and hashes take this much. [measured]"""
 
 
-def _with_temporary(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
-    """The backward of an activation keeps one temporary (measured)."""
-    work = streaming("pointwise", ins, outs)
-    return Work(work.kind, 0.0, work.nbytes, float(ins[0].nbytes))
+def _dropout_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
+    """One byte an element for the mask; a block is gone before the result is allocated."""
+    workspace = elements(ins[0]) + max(0, MASK_BLOCK_BYTES - outs[0].nbytes)
+    return Work("pointwise", 0.0, streaming("pointwise", ins, outs).nbytes, float(workspace))
+
+
+def _bias_grad_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
+    """A sum in another dtype widens a copy of what it adds up."""
+    workspace = 0.0 if ins[0].dtype == outs[0].dtype else exact_nbytes(ins[0])
+    return Work("pointwise", 0.0, streaming("pointwise", ins, outs).nbytes, workspace)
 
 
 def _gated_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
@@ -45,11 +54,11 @@ def _bias_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None
 FAMILIES = (
     Family("add", linear_in=(0, 1), gradient=_identity),
     Family("scale", linear_in=(0,), gradient=_same_again),
-    Family("dropout", linear_in=(0,), gradient=_same_again),
+    Family("dropout", linear_in=(0,), work=_dropout_work, gradient=_same_again),
     Family("bias_add", gradient=_bias_gradient),
-    Family("bias_grad", accumulates=True),
+    Family("bias_grad", accumulates=True, work=_bias_grad_work),
     Family("gated", gradient=_gated_gradient),
-    Family("gated_grad", work=_with_temporary),
+    Family("gated_grad"),
     Family("activation", gradient=_activation_gradient),
-    Family("activation_grad", work=_with_temporary),
+    Family("activation_grad"),
 )

@@ -1,10 +1,10 @@
 """Where tokens enter and leave: embedding and cross-entropy.
 
-    embedding       b s, v m         -> b s m          v: summed (masked look-up)
-    xent_stats      b s v, b s       -> b s c          v: softmax-merge; c = (log-sum-exp, target logit)
-    xent_loss       b s c, b s, ()   -> ()             b, s: summed; divided by the valid tokens of
-                                                       the *global* batch, an input of the step
-    xent_grad       b s v, b s c, b s, () -> b s v     every dim; the statistics must be merged
+embedding       b s, v m         -> b s m          v: summed (masked look-up)
+xent_stats      b s v, b s       -> b s c          v: softmax-merge; c = (log-sum-exp, target logit)
+xent_loss       b s c, b s, ()   -> ()             b, s: summed; divided by the valid tokens of
+the *global* batch, an input of the step
+xent_grad       b s v, b s c, b s, () -> b s v     every dim; the statistics must be merged
 """
 
 from __future__ import annotations
@@ -13,23 +13,28 @@ from collections.abc import Sequence
 
 from autoplan.ir.graph import Op
 from autoplan.ir.program import Instr, Register
-from autoplan.ops.family import Backward, Family, Work, streaming
+from autoplan.ir.workload import DTYPE_BYTES
+from autoplan.ops.family import Backward, Family, Work, elements, streaming_with
+
+ROWS = 1.25
+"""Temporaries of a look-up in copies of its ids: each one's row, and whether the shard has it."""
 
 
 def _lookup_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
     """A look-up reads the rows it delivers, not the table."""
-    return Work("pointwise", 0.0, float(2 * outs[0].nbytes + ins[0].nbytes))
+    moved = float(2 * outs[0].nbytes + ins[0].nbytes)
+    return Work("pointwise", 0.0, moved, ROWS * ins[0].nbytes)
 
 
 def _scatter_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
-    """Rows are read, added and written; a fresh table is zeroed first."""
+    """Rows are read, added and written; a fresh table is zeroed first. The masked rows are a copy
+    in the gradient's dtype, as is what it is made of if the activations have another one.
+    """
+    ids, rows = ins[:2]
     zeroed = 0 if len(ins) == 3 else outs[0].nbytes
-    return Work("pointwise", 0.0, float(3 * ins[1].nbytes + zeroed), float(ins[1].nbytes))
-
-
-def _stats_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
-    """The sum of exponentials keeps one temporary of the logits' size (measured)."""
-    return Work("pointwise", 0.0, streaming("pointwise", ins, outs).nbytes, float(ins[0].nbytes))
+    copies = 1 if rows.dtype == outs[0].dtype else 2
+    workspace = copies * elements(rows) * DTYPE_BYTES[outs[0].dtype] + ROWS * ids.nbytes
+    return Work("pointwise", 0.0, float(3 * rows.nbytes + zeroed), workspace)
 
 
 def _embedding_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
@@ -56,9 +61,15 @@ FAMILIES = (
         "xent_stats",
         whole=frozenset("c"),
         reductions={"v": "softmax"},
-        work=_stats_work,
+        work=streaming_with(1, 2),
         gradient=_stats_gradient,
     ),
-    Family("xent_loss", whole=frozenset("c"), accumulates=True, gradient=_loss_gradient),
-    Family("xent_grad", whole=frozenset("c")),
+    Family(
+        "xent_loss",
+        whole=frozenset("c"),
+        accumulates=True,
+        work=streaming_with(0.75, 0.75),
+        gradient=_loss_gradient,
+    ),
+    Family("xent_grad", whole=frozenset("c"), work=streaming_with(0, 1.5)),
 )

@@ -42,9 +42,19 @@ SCHEDULES: dict[str, Callable[[int, int, int], Order]] = {
 
 
 def in_flight(family: str, stage: int, stages: int, micro_batches: int) -> int:
-    """Largest number of micro-batches of a stage whose backward is still to come."""
+    """Largest number of micro-batches of a stage whose backward is still to come.
+
+    A schedule that alternates reaches it before it repeats, so a few more micro-batches than stages
+    tell all; one that does not keeps them all.
+    """
+    few = min(micro_batches, 2 * stages + 1)
+    most = _most_alive(SCHEDULES[family](stage, stages, few))
+    return micro_batches if most == few < micro_batches else most
+
+
+def _most_alive(order: Order) -> int:
     alive = most = 0
-    for kind, _ in SCHEDULES[family](stage, stages, micro_batches):
+    for kind, _ in order:
         alive += 1 if kind == "F" else -1
         most = max(most, alive)
     return most

@@ -177,7 +177,11 @@ class World:
         return self._ranks.index(rank)
 
     def _new_group(self, members: tuple[int, ...]) -> dist.ProcessGroup:
-        group: dist.ProcessGroup = dist.new_group(list(members), timeout=self._timeout)
+        """Members stay in mesh order, which is not that of their numbers if an inner axis has the
+        larger stride."""
+        group: dist.ProcessGroup = dist.new_group(
+            list(members), timeout=self._timeout, sort_ranks=False
+        )
         return group
 
     def _answer(self, request: Request) -> list[Tensor]:

@@ -1,10 +1,11 @@
-"""Check accepts what lowering makes, and rejects any Program with a piece removed or two swapped."""
+"""Check accepts what lowering makes, and rejects every Program with one thing wrong."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -84,8 +85,8 @@ def test_rejects_segments_with_an_instruction_dropped_or_two_swapped(mutate, cap
     for name, program in PROGRAMS.items():
         groups = {group: len(parts[0]) for group, parts in program.groups.items()}
         for stage, segment in segments(program):
-            sizes = stage.mesh.sizes
-            count, passed = survivors(mutate(segment), lambda s: check_segment(s, sizes, groups))
+            examine = partial(check_segment, sizes=stage.mesh.sizes, groups=groups)
+            count, passed = survivors(mutate(segment), examine)
             assert passed == [], name
             total += count
     with capsys.disabled():
@@ -205,14 +206,21 @@ def unmatched_transfers(program: Program) -> Iterator[tuple[str, Program]]:
                 yield f"{stage.stage} {action} {change}", with_actions(program, stage, actions)
 
 
-MUTATIONS = [dropped_actions, swapped_actions, repeated_actions, unmatched_transfers]
+ALL = tuple(SAMPLE)
+FEW = ("gathered heads", "two stages", "four stages", "gpt, two stages")
 
 
-@pytest.mark.parametrize("mutate", MUTATIONS)
-def test_rejects_action_lists_with_one_action_wrong(mutate, capsys):
+@pytest.mark.parametrize(
+    ("mutate", "names"),
+    [
+        (dropped_actions, ALL), (swapped_actions, ALL),
+        (repeated_actions, FEW), (unmatched_transfers, FEW),
+    ],
+)  # fmt: skip
+def test_rejects_action_lists_with_one_action_wrong(mutate, names, capsys):
     total = 0
-    for name, program in PROGRAMS.items():
-        count, passed = survivors(mutate(program), check)
+    for name in names:
+        count, passed = survivors(mutate(PROGRAMS[name]), check)
         assert passed == [], name
         total += count
     with capsys.disabled():

@@ -5,7 +5,7 @@ import torch
 
 from autoplan.runtime.lockstep import run_lockstep
 from autoplan.runtime.supervise import Watch
-from tests.runtime.tiny import collectives, drive, generator, native, pipeline
+from tests.runtime.tiny import CROSSED, collectives, drive, generator, native, pipeline
 
 
 @pytest.mark.parametrize(
@@ -14,10 +14,11 @@ from tests.runtime.tiny import collectives, drive, generator, native, pipeline
         collectives("fp32", 8),
         collectives("fp64", 8),
         collectives("bf16", 8),
+        collectives("fp64", 8, CROSSED),
         collectives("fp32", 2048),  # large enough for sums in two phases
         pipeline(),
     ],
-    ids=["fp32", "fp64", "bf16", "large", "pipeline"],
+    ids=["fp32", "fp64", "bf16", "crossed", "large", "pipeline"],
 )
 def test_gloo_equals_lockstep_bit_for_bit(pool, prog):
     expected = run_lockstep({rank: generator(prog, rank) for rank in prog.ranks})

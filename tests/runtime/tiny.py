@@ -29,6 +29,8 @@ from autoplan.runtime.requests import coordinate_of
 from autoplan.runtime.worker import Seat
 
 GRID = Mesh((Axis("node", 2, 2), Axis("gpu", 2, 1)))
+CROSSED = Mesh((Axis("gpu", 2, 1), Axis("node", 2, 2)))
+"""Its mesh order, 0 2 1 3, is not that of the ranks."""
 PAIR = Mesh((Axis("gpu", 2, 1),))
 LATER_PAIR = Mesh((Axis("gpu", 2, 1),), 2)
 
@@ -77,7 +79,7 @@ def of(name: str, register: int, intent: str = "in", returns: int = -1) -> Forma
     return Formal(register, intent, name, None, per_micro_batch=False, returns=returns)
 
 
-def collectives(dtype: str, size: int) -> Program:
+def collectives(dtype: str, size: int, mesh: Mesh = GRID) -> Program:
     """Every collective, over one axis and both, single and in buckets; `size` rows of 8."""
     registers = [reg(size, 8, dtype=dtype) for _ in range(2)] + [reg(size, 3, 2, dtype=dtype)]
     code = []
@@ -100,7 +102,7 @@ def collectives(dtype: str, size: int) -> Program:
          dims=((0, 1), (1, 0)))  # fmt: skip
     formals = [of(f"x{i}", i) for i in range(3)]
     formals += [of(f"y{i}", i, "out") for i in range(3, len(registers))]
-    return program(stage(GRID, [segment("S", formals, registers, code)], [Action("F", "S")]))
+    return program(stage(mesh, [segment("S", formals, registers, code)], [Action("F", "S")]))
 
 
 def pipeline() -> Program:

@@ -8,10 +8,9 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from autoplan.ops.update import BLOCK
 from autoplan.runtime.kernels.place import Kernel, Site, StepContext, statistic
 
-BLOCK = 1 << 18
-"""Elements updated at once: the temporaries of a block stay in cache. [empirical]"""
 NORM_EPS = 1e-6
 """Source: torch.nn.utils.clip_grad_norm_."""
 

@@ -1,0 +1,69 @@
+"""`autoplan simulate PLAN`, or PROGRAM HARDWARE, or MODEL HARDWARE --pin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoplan.cli.asking import question
+from autoplan.cli.options import Asking, Machine, Output, Subject
+from autoplan.cli.output import print_json, print_line, print_notes, screen
+
+if TYPE_CHECKING:
+    from autoplan.workflow import Simulation
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(Asking):
+    """What `simulate` takes."""
+
+    subject: Subject
+    hardware: Machine = None
+    trace: Annotated[
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="Write the timeline for chrome://tracing"),
+    ] = None
+    output: Output = None
+
+
+def simulate(given: SimulateOptions) -> None:
+    """Predict time and memory of one plan."""
+    from autoplan.errors import InputError, Problem
+    from autoplan.export import chrome_trace
+    from autoplan.files.text import write_json
+    from autoplan.workflow import plan_document, plan_simulate
+
+    done = plan_simulate(question(given, given.subject, given.hardware))
+    target = done.target
+    document = {"predicted": dict(done.predicted)}
+    if target is not None:
+        document = plan_document(target.priced, target.search)
+        print_notes(target.warnings, "warning", given.quiet)
+    elif given.output:
+        raise InputError(Problem("--output", "", "a program", "a plan: a program is none"))
+    if given.output:
+        write_json(given.output, document)
+    if given.trace:
+        write_json(given.trace, chrome_trace(done.timeline))
+    if given.json:
+        print_json(document)
+    elif not given.quiet:
+        _print(done)
+    written = [f"wrote {path}" for path in (given.output, given.trace) if path]
+    print_notes(written, "note", given.quiet)
+
+
+def _print(done: Simulation) -> None:
+    from autoplan.report import Row, headline, print_simulation
+
+    console, target = screen(), done.target
+    if target is None:
+        print_line(console, done.title)
+        print_simulation(console, Row("", {}, done.predicted, ""), done.capacity)
+        return
+    priced = target.priced
+    print_line(console, headline(priced.plan, target.assumed))
+    row = Row("", priced.parallel, priced.predicted, priced.verdict)
+    print_simulation(console, row, done.capacity)

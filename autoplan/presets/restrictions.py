@@ -1,0 +1,134 @@
+"""Pins -> what they leave open: which roles mesh axes may play, and which decisions suit a role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+
+from autoplan.ir.layout import Layout
+from autoplan.ir.plan import Home, Stored
+from autoplan.ops.storing import LEVELS, level_of, splittable_axes
+from autoplan.pins import Pins
+
+Roles = tuple[str, ...] | None
+"""A role per mesh axis, or None where nothing about axes is pinned."""
+
+AXES = ("dp", "cp", "tp", "tp2")
+ABOUT_AXES = frozenset({*AXES, "sp", "micro_batch"})
+_ANY_POSITION = frozenset({"s", None})
+WEIGHT_SPLITS = {
+    "tp": {
+        "q": frozenset("grd"), "kv": frozenset({"g", "s", None}), "attention": frozenset("gr"),
+        "o": frozenset("grd"), "up": frozenset("f"), "act": frozenset("f"), "down": frozenset("f"),
+    },
+    "tp2": {"q": frozenset("m"), "kv": frozenset("m"), "o": frozenset("m"),
+            "up": frozenset("m"), "down": frozenset("m")},
+}  # fmt: skip
+"""Role -> layer operator -> splits that suit it; operators not named are free."""
+
+
+def stages(pins: Pins, count: int, layers: int) -> bool:
+    """Whether a pipeline depth is allowed."""
+    given = pins.get("layers_per_stage")
+    if given is not None and isinstance(given.single, tuple) and len(given.single) != count:
+        return False
+    return count <= layers and ("pp" not in pins or pins["pp"].allows(count))
+
+
+def schedules(pins: Pins) -> tuple[str, ...]:
+    """Schedule families to try."""
+    pin = pins.get("schedule")
+    return tuple(str(value) for value in pin.values) if pin else ("1f1b",)
+
+
+def recompute(pins: Pins) -> str:
+    """`none`, `full`, or nothing where layers decide on their own."""
+    pin = pins.get("recompute")
+    return str(pin.single) if pin and pin.single is not None else ""
+
+
+def layers(pins: Pins) -> tuple[int, ...] | None:
+    """Layers of each stage, if pinned."""
+    pin = pins.get("layers_per_stage")
+    return pin.single if pin is not None and isinstance(pin.single, tuple) else None
+
+
+def roles(pins: Pins, sizes: Sequence[int], batch: int) -> Iterator[Roles]:
+    """Every way in which axes of these sizes can play roles that the pins allow."""
+    if not ABOUT_AXES.intersection(pins):
+        yield None
+        return
+    for named in product(AXES, repeat=len(sizes)):
+        degrees = {
+            role: prod(s for s, r in zip(sizes, named, strict=True) if r == role) for role in AXES
+        }
+        if not all(pins[r].allows(degrees[r]) or pins[r].single == -1 for r in AXES if r in pins):
+            continue
+        if batch % degrees["dp"]:
+            continue
+        if "micro_batch" in pins and not pins["micro_batch"].allows(batch // degrees["dp"]):
+            continue
+        yield named
+
+
+class Rule:
+    """What pins and roles say about single decisions of a block.
+
+    Args:
+        pins: what is fixed.
+        roles: of the mesh axes.
+    """
+
+    def __init__(self, pins: Pins, roles: Roles) -> None:
+        self.pins, self.roles = pins, roles
+
+    def allows(self, block: str, variable: str, value: object) -> bool:
+        """Whether a value of a layer operator or hub suits every axis' role."""
+        kind = block.split("~")[0]
+        if variable == "head" and isinstance(value, tuple) and not self._vocabulary(value):
+            return False
+        if self.roles is None or kind != "layer":
+            return True
+        if isinstance(value, Home):
+            return self._home(value)
+        assert isinstance(value, tuple)
+        return all(
+            self._split(variable, role, choice)
+            for role, choice in zip(self.roles, value, strict=True)
+        )
+
+    def _vocabulary(self, choices: Sequence[object]) -> bool:
+        pin = self.pins.get("vocab")
+        return pin is None or pin.allows("v" in choices)
+
+    def _split(self, group: str, role: str, choice: object) -> bool:
+        if role in ("dp", "cp"):
+            return choice == ("b" if role == "dp" else "s")
+        suiting = WEIGHT_SPLITS[role].get(group)
+        if suiting is not None:
+            return choice in suiting
+        if group.endswith("_norm") and "sp" in self.pins:
+            return self.pins["sp"].allows(choice == "s")
+        return choice != "b" or group in ("attention", "act")
+
+    def _home(self, home: Home) -> bool:
+        assert self.roles is not None
+        for role, placement in zip(self.roles, home.value, strict=True):
+            wanted = {"dp": "b", "cp": "s"}.get(role)
+            if wanted and not (placement.kind == "S" and placement.name == wanted):
+                return False
+            if not wanted and placement.kind == "S" and placement.name == "b":
+                return False
+        return True
+
+    def stores(self, stored: Stored, used: Layout, raw: Layout) -> bool:
+        """Whether stored layouts are at the pinned level on axes that split data."""
+        pin = self.pins.get("zero")
+        if pin is None:
+            return True
+        axes = splittable_axes(used, raw)
+        if self.roles is not None:
+            axes = tuple(i for i in axes if self.roles[i] in ("dp", "cp"))
+        levels = [LEVELS.index(level_of(stored, used, raw, axis)) for axis in axes]
+        return not levels or pin.allows(max(levels))

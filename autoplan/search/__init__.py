@@ -1,0 +1,23 @@
+"""Search (floor 5): the fastest plan that fits.
+
+    outer       which candidates, in which order; exact evaluation of the best
+    candidates  depth, meshes, order of axes, micro-batches
+    freedom     what pins leave open
+    engine      one candidate: price of memory, cut into stages, Plan
+    chain       blocks joined at one boundary, weighed
+    partition   blocks to stages, recomputed layers
+    space       the variables of a block
+    tables      what every decision costs, as factors
+    storage     stored layouts of parameters
+    prices      operators by local size, transitions by layout pair
+    eliminate   exact minimisation
+    baselines   plain choices beside the winner
+
+Nothing here names a parallelism: the inner problem chooses a split per layer operator and a home per
+hub, and `describe` reads familiar names off the result.
+"""
+
+from autoplan.search.outer import search
+from autoplan.search.result import Ranked, Request, SearchResult
+
+__all__ = ["Ranked", "Request", "SearchResult", "search"]

@@ -1,0 +1,331 @@
+"""The whole model on one mesh: blocks joined at one boundary layout, weighed by a price of memory and of
+overlap, cut into stages.
+
+For a price of memory (lambda, seconds per byte) and a weight of the compute stream (mu), every block is
+minimised exactly; blocks meet at the boundary layout that is best for all. What a step takes follows from
+the channel totals:
+
+    forward  = max(XF, WF)      backward = max(XB + RG, WB), or max(XB + RC, WB) where forward runs again
+    step     = sum_s t_s + (M - 1) max_s t_s + transfers + optimizer
+
+with + instead of max on machines whose collectives do not run beside computing. mu C + (1 - mu) W is a
+lower bound of max(C, W) for every mu in [0, 1], so a few mu give good plans where costs are not additive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.cost import Pricer
+from autoplan.ir.graph import Graph
+from autoplan.ir.layout import Layout
+from autoplan.ir.plan import Home, Stored, Strategy
+from autoplan.pipeline import in_flight
+from autoplan.search.eliminate import Elimination, eliminate
+from autoplan.search.partition import ChainCosts, Limits, Partition, partition
+from autoplan.search.space import BlockSpace
+from autoplan.search.tables import CHANNEL, COUNT, BlockTables
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often and beside what a block runs; turns channels into one number.
+
+    Attributes:
+        stages: pipeline stages.
+        micro_batches: per step.
+        flight: micro-batches in flight on the fullest stage.
+        memory_price: seconds per byte (lambda).
+        overlap: weight of the compute stream (mu), or None where nothing overlaps.
+        recompute: layers run forward again.
+    """
+
+    stages: int
+    micro_batches: int
+    flight: int
+    memory_price: float
+    overlap: float | None
+    recompute: bool
+
+    def weights(self, layer: bool) -> FloatArray:
+        """Weight per channel of one instance of a block."""
+        repeats = 1.0 + (self.micro_batches - 1.0) / self.stages
+        on_compute = repeats * (1.0 if self.overlap is None else self.overlap)
+        beside = repeats * (1.0 if self.overlap is None else 1.0 - self.overlap)
+        again = self.recompute and layer
+        weights = np.zeros(COUNT)
+        weights[[CHANNEL["XF"], CHANNEL["XB"]]] = on_compute
+        weights[CHANNEL["RC" if again else "RG"]] = on_compute
+        weights[[CHANNEL["WF"], CHANNEL["WB"]]] = beside
+        weights[[CHANNEL["ON"], CHANNEL["OK"]]] = 1.0 / self.stages
+        price = self.memory_price / self.stages
+        weights[CHANNEL["MA"]] = price * (0.0 if again else self.flight)
+        weights[CHANNEL["MX"]] = price * self.flight
+        weights[CHANNEL["MW"]] = price
+        return weights
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Best decisions for one pace.
+
+    Attributes:
+        totals: block -> channel totals of one instance.
+        assignments: block -> variable -> value.
+        weights: block -> the weights it was solved for.
+        objective: what was minimised.
+    """
+
+    totals: Mapping[str, FloatArray]
+    assignments: Mapping[str, Mapping[int, int]]
+    weights: Mapping[str, FloatArray]
+    objective: float
+
+
+class Chain:
+    """Blocks of a graph on one mesh with one micro-batch size.
+
+    Args:
+        graph: training step.
+        tables: block -> its factors.
+    """
+
+    def __init__(self, graph: Graph, tables: Mapping[str, BlockTables]) -> None:
+        self.graph, self.tables = graph, tables
+        self.order = [instance.block for instance in graph.instances]
+        self.counts = {name: self.order.count(name) for name in tables}
+        self.tied = _tied_pair(graph)
+
+    def solve(self, pace: Pace) -> Solution | None:
+        """The best decisions, or None where no boundary layout suits all blocks."""
+        weights = {name: pace.weights(is_layer(name)) for name in self.tables}
+        parts = {}
+        for name, tables in self.tables.items():
+            space = tables.space
+            keep = [space.boundary]
+            if self.tied and name in self.tied:
+                keep.append(space.groups[self.tied[name]])
+            domains = [len(domain) for domain in tables.domains]
+            parts[name] = eliminate(domains, tables.factors(weights[name]), keep)
+        total = sum(
+            self.counts[name] * self._boundary_table(part)
+            for name, part in parts.items()
+            if not (self.tied and name in self.tied)
+        )
+        kept, objective = self._join(parts, np.asarray(total))
+        if not np.isfinite(objective) or objective > 1e12:
+            return None
+        assignments = {name: part.assignment(kept[name]) for name, part in parts.items()}
+        totals = {
+            name: tables.totals(assignments[name], weights[name])
+            for name, tables in self.tables.items()
+        }
+        return Solution(totals, assignments, weights, objective)
+
+    def _boundary_table(self, part: Elimination) -> FloatArray:
+        return part.table
+
+    def _join(
+        self, parts: Mapping[str, Elimination], total: FloatArray
+    ) -> tuple[dict[str, dict[int, int]], float]:
+        """Best boundary (and, for a tied parameter, best pair of users that agree)."""
+        boundary = {name: t.space.boundary for name, t in self.tables.items()}
+        if not self.tied:
+            best = int(total.argmin())
+            return {name: {boundary[name]: best} for name in parts}, float(total[best])
+        (first, first_group), (second, second_group) = self.tied.items()
+        left = self._tied_table(parts[first], first, first_group)
+        right = self._tied_table(parts[second], second, second_group)
+        agree = self._agreement()
+        joint = total[:, None, None] + left[:, :, None] + right[:, None, :]
+        joint = np.where(agree[None], joint, np.inf)
+        b, i, j = np.unravel_index(int(joint.argmin()), joint.shape)
+        kept = {name: {boundary[name]: int(b)} for name in parts}
+        kept[first][self.tables[first].space.groups[first_group]] = int(i)
+        kept[second][self.tables[second].space.groups[second_group]] = int(j)
+        return kept, float(joint[b, i, j])
+
+    def _tied_table(self, part: Elimination, name: str, group: str) -> FloatArray:
+        """[boundary, value of the tied operator]."""
+        space = self.tables[name].space
+        first = part.kept[0] == space.boundary
+        return part.table if first else part.table.T
+
+    def _agreement(self) -> NDArray[np.bool_]:
+        """Which pairs of values use a tied parameter, and leave its gradient, in one layout."""
+        rows = [self._tied_layouts(name, group) for name, group in self.tied.items()]
+        return np.array([[a == b for b in rows[1]] for a in rows[0]])
+
+    def _tied_layouts(self, name: str, group: str) -> list[tuple[Layout, ...]]:
+        tables = self.tables[name]
+        space, block = tables.space, tables.space.block
+        parameter = _tied_name(self.graph)
+        layouts: list[list[Layout]] = []
+        for op in (*block.forward, *block.backward):
+            if op.group == group and parameter in op.inputs:
+                layouts.append(list(space.operand_layouts(op, op.inputs.index(parameter))))
+            gradient = "d." + parameter
+            if op.group == group and gradient in op.outputs:
+                layouts.append(list(space.result_layouts(op, op.outputs.index(gradient))))
+        number = space.groups[group]
+        keep = [layouts[0], layouts[-1]]
+        return [tuple(column[i] for column in keep) for i in tables.domains[number]]
+
+    def strategies(self, solution: Solution) -> dict[str, Strategy]:
+        """The decisions as strategies, keyed by block."""
+        result = {}
+        for name, tables in self.tables.items():
+            space, assignment = tables.space, solution.assignments[name]
+            values = {
+                number: space.variables[number].values[tables.domains[number][assignment[number]]]
+                for number in assignment
+            }
+            saved, stored = tables.decisions(assignment, solution.weights[name])
+            splits = {group: values[number] for group, number in space.groups.items()}
+            homes = {hub: values[number] for hub, number in space.hubs.items()}
+            result[name] = Strategy(name, splits, homes, saved, stored)  # type: ignore[arg-type]
+        return self._store_alike(result)
+
+    def _store_alike(self, strategies: dict[str, Strategy]) -> dict[str, Strategy]:
+        """A tied parameter is stored as its last user decided."""
+        if not self.tied:
+            return strategies
+        parameter = _tied_name(self.graph)
+        first, second = self.tied
+        stored: dict[str, Stored] = dict(strategies[first].stored)
+        stored[parameter] = strategies[second].stored[parameter]
+        old = strategies[first]
+        strategies[first] = Strategy(old.block, old.splits, old.homes, old.saved, stored)
+        return strategies
+
+
+def is_layer(block: str) -> bool:
+    """Whether a block is a decoder layer (or a variant of it)."""
+    return block.split("~")[0] == "layer"
+
+
+def _tied_name(graph: Graph) -> str:
+    return next(iter(graph.tied))
+
+
+def _tied_pair(graph: Graph) -> dict[str, str]:
+    """Block -> layer operator, of the two users of a tied parameter; {} if there is none."""
+    pair: dict[str, str] = {}
+    for name, users in graph.tied.items():
+        for index in users:
+            instance = graph.instances[index]
+            block = graph.blocks[instance.block]
+            local = name.removeprefix(instance.prefix)
+            pair[block.name] = next(op.group for op in block.forward if local in op.inputs)
+    return pair
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A solution cut into stages.
+
+    Attributes:
+        solution: the decisions.
+        partition: stages and recomputed layers.
+        step_time: estimated seconds.
+    """
+
+    solution: Solution
+    partition: Partition
+    step_time: float
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory of the stages and how they are filled.
+
+    Attributes:
+        limits: bytes per stage.
+        schedule: family.
+        recompute: "none", "full", or "" where it may be decided per layer.
+        layers: layers per stage if given.
+        hop: seconds of one transfer between neighbours.
+    """
+
+    limits: Sequence[float]
+    schedule: str
+    recompute: str = ""
+    layers: Sequence[int] | None = None
+    hop: float = 0.0
+
+
+def estimate(
+    chain: Chain, solution: Solution, pace: Pace, room: Room, pricer: Pricer
+) -> Estimate | None:
+    """Cut a solution into stages that fit, or None.
+
+    Args:
+        chain: what was solved.
+        solution: decisions.
+        pace: stages and micro-batches.
+        room: memory per stage.
+        pricer: whether streams overlap, fixed costs.
+    """
+    costs = _chain_costs(chain, solution, room, pricer)
+    flight = [
+        in_flight(room.schedule, s, pace.stages, pace.micro_batches) for s in range(pace.stages)
+    ]
+    limits = Limits(
+        flight, room.limits, pace.micro_batches, room.recompute == "full", room.layers
+    )
+    cut = partition(costs, limits)
+    if cut is None:
+        return None
+    bounds = cut.bounds
+    ends = [solution.totals[name] for name in chain.order]
+    once = max(
+        sum(_once(total, pricer) for total in ends[i:j])
+        for i, j in zip(bounds, bounds[1:], strict=False)
+    )
+    hops = 2 * room.hop * (pace.stages - 1)
+    # A round trip to the next stage is hidden only as far as micro-batches are in flight.
+    period = max(cut.seconds) + (hops / pace.stages if room.schedule == "1f1b" else 0.0)
+    step = sum(cut.seconds) + hops + (pace.micro_batches - 1) * period
+    return Estimate(solution, cut, step + once + pricer.fixed_step)
+
+
+def _once(total: FloatArray, pricer: Pricer) -> float:
+    """What an instance adds once a step; the last reduction hides behind the last backward."""
+    reduction = float(total[CHANNEL["OK"]])
+    if pricer.overlaps:
+        reduction = max(0.0, reduction - float(total[CHANNEL["XB"]]))
+    return float(total[CHANNEL["ON"]]) + reduction
+
+
+def _chain_costs(chain: Chain, solution: Solution, room: Room, pricer: Pricer) -> ChainCosts:
+    rows = {name: _block_costs(total, pricer) for name, total in solution.totals.items()}
+    table = np.array([rows[name] for name in chain.order])
+    layer = np.array([is_layer(name) for name in chain.order])
+    backward = np.array([bool(chain.graph.blocks[name].backward) for name in chain.order])
+    may = layer & backward if room.recompute != "none" else np.zeros_like(layer)
+    inputs = table[:, 4] * backward
+    return ChainCosts(
+        table[:, 0], table[:, 1], table[:, 2], table[:, 3], inputs, table[:, 3], layer, may
+    )
+
+
+def _block_costs(total: FloatArray, pricer: Pricer) -> tuple[float, ...]:
+    """(seconds, more with recompute, weight bytes, saved bytes, input bytes) of an instance."""
+    get = {name: float(total[i]) for name, i in CHANNEL.items()}
+
+    def beside(compute: float, weights: float) -> float:
+        return max(compute, weights) if pricer.overlaps else compute + weights
+
+    forward = beside(get["XF"], get["WF"])
+    kept = forward + beside(get["XB"] + get["RG"], get["WB"])
+    again = forward + beside(get["XB"] + get["RC"], get["WB"])
+    return kept, max(0.0, again - kept), get["MW"], get["MA"], get["MX"]
+
+
+__all__ = ["BlockSpace", "Chain", "Estimate", "Home", "Pace", "Room", "Solution", "estimate"]

@@ -1,0 +1,247 @@
+"""One candidate of the outer space: solve, cut into stages, make a Plan.
+
+The price of memory is raised only as far as the stages need: first none, then the highest (if even that
+does not fit, the candidate is refused), then bisection on its logarithm. Memory is estimated here, and
+exactly accounted for once a plan is lowered; what the estimate missed comes back as `reserve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from autoplan.cost import Pricer
+from autoplan.ir.graph import Graph
+from autoplan.ir.layout import Layout, Mesh
+from autoplan.ir.machine import Hardware, Stack
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
+from autoplan.ir.workload import Workload
+from autoplan.pipeline import in_flight
+from autoplan.search.candidates import Shape
+from autoplan.search.chain import Chain, Estimate, Pace, Room, Solution, estimate, is_layer
+from autoplan.search.prices import OperatorPrices, Transitions
+from autoplan.search.space import BlockSpace
+from autoplan.search.storage import StorageOptions
+from autoplan.search.tables import CHANNEL, BlockTables, Setting, build_tables
+
+OVERLAPS = (1.0, 0.6, 0.3)
+"""Weights of the compute stream that are tried where streams overlap; see `chain`."""
+HIGHEST_PRICE = 1e-6
+LOWEST_PRICE = 1e-14
+"""Seconds per byte; beyond, more memory buys nothing (a gigabyte for an hour) or costs nothing."""
+BISECTIONS = 7
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What pins leave open inside a block.
+
+    Attributes:
+        key: for caching: equal keys mean equal freedom.
+        value: (block, variable, value) -> allowed.
+        stored: (stored, used, raw) -> allowed.
+        recompute: "none", "full" or "".
+        layers: layers per stage or None.
+        schedules: families to try.
+    """
+
+    key: object
+    value: Callable[[str, str, object], bool]
+    stored: Callable[[Stored, Layout, Layout], bool]
+    recompute: str = ""
+    layers: tuple[int, ...] | None = None
+    schedules: tuple[str, ...] = ("1f1b",)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is planned for what.
+
+    Attributes:
+        graph: training step.
+        config: the model.
+        hardware, stack, workload: the inputs.
+    """
+
+    graph: Graph
+    config: DecoderConfig
+    hardware: Hardware
+    stack: Stack
+    workload: Workload
+
+
+class Engine:
+    """Solves candidates; keeps what they share.
+
+    Args:
+        inputs: model, machine, workload.
+        pricer: prices.
+    """
+
+    def __init__(self, inputs: Inputs, pricer: Pricer) -> None:
+        self.inputs, self.pricer = inputs, pricer
+        workload = inputs.workload
+        extent = dict(inputs.graph.extent)
+        self.prices = OperatorPrices(pricer, workload.precision, extent)
+        self._spaces: dict[tuple[str, int], BlockSpace] = {}
+        self._transitions: dict[tuple[object, ...], Transitions] = {}
+        self._storage: dict[tuple[object, ...], StorageOptions] = {}
+
+    @property
+    def capacity(self) -> float:
+        """Bytes that counted memory may take: what headroom, framework and allocator leave."""
+        constants = self.inputs.stack.constants
+        left = self.inputs.hardware.device.memory - self.inputs.workload.memory_headroom
+        left -= int(constants["framework_bytes"])
+        return left / (1.0 + constants["allocator_fraction"])
+
+    def _space(self, block: str, axes: int) -> BlockSpace:
+        key = (block, axes)
+        if key not in self._spaces:
+            self._spaces[key] = BlockSpace(self.inputs.graph.blocks[block], axes)
+        return self._spaces[key]
+
+    def _setting(self, shape: Shape, freedom: Freedom, block: str) -> Setting:
+        workload, graph = self.inputs.workload, self.inputs.graph
+        mesh = Mesh(shape.mesh.axes)
+        if mesh.axes not in self._transitions:
+            self._transitions[mesh.axes] = Transitions(self.pricer, mesh)
+        transitions = self._transitions[mesh.axes]
+        kinds = (workload.precision, workload.optimizer)
+        storage_key = (mesh.axes, freedom.key)
+        if storage_key not in self._storage:
+            self._storage[storage_key] = StorageOptions(
+                self.prices, transitions, graph.extent, kinds, freedom.stored, CHANNEL
+            )
+        batch = workload.global_batch_size // shape.micro_batches
+        return Setting(
+            {**graph.extent, "b": batch},
+            shape.micro_batches,
+            self.prices,
+            transitions,
+            self._storage[storage_key],
+            *kinds,
+            lambda name, value: freedom.value(block, name, value),
+        )
+
+    def chain(self, shape: Shape, freedom: Freedom) -> Chain | None:
+        """The factors of all blocks, or None where nothing is legal."""
+        tables: dict[str, BlockTables] = {}
+        for name in self.inputs.graph.blocks:
+            space = self._space(name, len(shape.mesh.axes))
+            built = build_tables(space, self._setting(shape, freedom, name))
+            if built is None:
+                return None
+            tables[name] = built
+        return Chain(self.inputs.graph, tables) if _share_boundaries(tables) else None
+
+    def room(self, chain: Chain, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Room:
+        """Memory and transfers of a candidate's stages."""
+        limits = [self.capacity - extra for extra in reserve]
+        hop = 0.0
+        if shape.stages > 1:
+            nbytes = self._boundary_bytes(shape)
+            hop = self.pricer.transfer_seconds(nbytes, 0, shape.stage_stride)
+        return Room(limits, shape.schedule, freedom.recompute, freedom.layers, hop)
+
+    def _boundary_bytes(self, shape: Shape) -> float:
+        """Bytes a rank hands to the next stage if the residual stream is split over all ranks."""
+        extent, workload = self.inputs.graph.extent, self.inputs.workload
+        batch = workload.global_batch_size // shape.micro_batches
+        width = 8 if workload.precision.compute == "fp64" else 4
+        width = width if workload.precision.compute in ("fp64", "fp32") else 2
+        return batch * extent["s"] * extent["m"] * width / shape.mesh.size
+
+    def solve(
+        self, chain: Chain, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]
+    ) -> Estimate | None:
+        """The best decisions that fit by estimate; None if none does."""
+        room = self.room(chain, shape, freedom, reserve)
+        choices = {"none": (False,), "full": (True,)}.get(freedom.recompute, (False, True))
+        best: Estimate | None = None
+        for recompute in choices:
+            for overlap in OVERLAPS if self.pricer.overlaps else (None,):
+                found = self._walk(chain, shape, room, (overlap, recompute))
+                if found and (best is None or found.step_time < best.step_time):
+                    best = found
+        return best
+
+    def _walk(
+        self, chain: Chain, shape: Shape, room: Room, fixed: tuple[float | None, bool]
+    ) -> Estimate | None:
+        """Raise the price of memory until the stages fit; the best of what was met."""
+        flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
+        pace = Pace(shape.stages, shape.micro_batches, flight, 0.0, *fixed)
+
+        def attempt(price: float) -> Estimate | None:
+            at = replace(pace, memory_price=price)
+            solution = chain.solve(at)
+            return estimate(chain, solution, at, room, self.pricer) if solution else None
+
+        best = attempt(0.0)
+        if best and not any(best.partition.recompute):
+            return best
+        low, high = LOWEST_PRICE, HIGHEST_PRICE
+        fits = attempt(high)
+        best = _better(best, fits)
+        if fits is None:
+            return best
+        for _ in range(BISECTIONS):
+            middle = (low * high) ** 0.5
+            found = attempt(middle)
+            best = _better(best, found)
+            if found and not any(found.partition.recompute):
+                high = middle
+            else:
+                low = middle
+        return best
+
+    def plan(self, chain: Chain, shape: Shape, found: Estimate) -> Plan:
+        """The Plan of an estimate."""
+        inputs = self.inputs
+        return Plan(
+            inputs.config, inputs.hardware, inputs.stack, inputs.workload,
+            chain.strategies(found.solution),
+            tuple(
+                StagePlan(mesh, runs)
+                for mesh, runs in zip(shape.meshes(), _runs(chain, found), strict=True)
+            ),
+            Schedule(shape.schedule, shape.micro_batches),
+        )  # fmt: skip
+
+
+def _better(a: Estimate | None, b: Estimate | None) -> Estimate | None:
+    if a is None or (b is not None and b.step_time < a.step_time):
+        return b
+    return a
+
+
+def _share_boundaries(tables: Mapping[str, BlockTables]) -> bool:
+    """Keep, in every block, only the boundary layouts that all blocks have."""
+    values: list[set[object]] = []
+    for table in tables.values():
+        number = table.space.boundary
+        every = table.space.variables[number].values
+        values.append({every[i] for i in table.domains[number]})
+    return all(v == values[0] for v in values[1:])
+
+
+def _runs(chain: Chain, found: Estimate) -> list[tuple[Run, ...]]:
+    """Runs of each stage; the first layers of a stage are the ones run again."""
+    bounds = found.partition.bounds
+    table = []
+    for start, end, again in zip(bounds, bounds[1:], found.partition.recompute, strict=False):
+        runs: list[Run] = []
+        for name in chain.order[start:end]:
+            recompute = again > 0 and is_layer(name) and bool(chain.graph.blocks[name].backward)
+            again -= recompute
+            if runs and (runs[-1].strategy, runs[-1].recompute) == (name, recompute):
+                runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+            else:
+                runs.append(Run(name, 1, recompute))
+        table.append(tuple(runs))
+    return table
+
+
+__all__ = ["Engine", "Freedom", "Inputs", "Solution"]

@@ -1,0 +1,311 @@
+"""The search: outer candidates in order of their bound, the best ones lowered, accounted and simulated.
+
+    1  plain choices (baselines) are built from pins and simulated: the first incumbent
+    2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal time
+       of what is left exceeds the incumbent
+    3  the best of those with every mesh and every order of axes in the machine
+    4  the best estimates lowered and simulated; what does not fit exactly goes back with what it lacked
+
+On machines of at most `EXHAUSTIVE` devices step 2 takes every mesh at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from time import perf_counter
+
+from autoplan.cost import Pricer
+from autoplan.errors import InfeasibleError
+from autoplan.ir.plan import Plan
+from autoplan.ir.timeline import Timeline
+from autoplan.lower import lower
+from autoplan.search.baselines import baselines
+from autoplan.search.candidates import Shape, distinct_arrangements, divisors, factorisations
+from autoplan.search.chain import Chain, Estimate
+from autoplan.search.engine import Engine, Freedom, Inputs
+from autoplan.search.freedom import Degrees, freedoms, outer_pins
+from autoplan.search.result import Ranked, Request, SearchResult
+from autoplan.simulate import simulate_priced
+from autoplan.units import format_bytes
+
+EXHAUSTIVE = 8
+"""Devices up to which every mesh is tried for every depth and batch."""
+WIDENED = 4
+"""(depth, micro-batches) pairs whose every mesh is tried on larger machines."""
+SIMULATED = 8
+"""Candidates that are lowered and simulated at least."""
+CORRECTIONS = 3
+"""Times that a candidate is solved again with the memory that its estimate missed."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A candidate with its estimate."""
+
+    shape: Shape
+    freedom: Freedom
+    chain: Chain
+    estimate: Estimate
+
+
+class Search:
+    """One search; see the module."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.inputs = Inputs(
+            request.graph, request.config, request.hardware, request.stack, request.workload
+        )
+        self.pricer = Pricer(request.hardware, request.stack)
+        self.engine = Engine(self.inputs, self.pricer)
+        self.refused: Counter[str] = Counter()
+        self.shortfall: list[str] = []
+        self.solved = 0
+        self.ideal = self._ideal_seconds()
+        self.device_limit = request.hardware.device.memory - request.workload.memory_headroom
+
+    def run(self) -> SearchResult:
+        """The answer.
+
+        Raises:
+            InfeasibleError: no plan fits.
+        """
+        start = perf_counter()
+        plain = baselines(self.request, self.evaluate)
+        found = [row for row in plain.values() if isinstance(row, Ranked) and self.fits(row)]
+        incumbent = min((row.timeline.step_time for row in found), default=float("inf"))
+        estimates = self._explore(incumbent)
+        ranked = self._exact(estimates)
+        matching = [row for row in found if not self.request.pins]
+        plans = _distinct([*ranked, *matching])
+        if not plans:
+            raise self._infeasible()
+        bound = self.ideal
+        best = plans[0].timeline.step_time
+        return SearchResult(
+            tuple(plans[: max(1, self.request.top)]), plain, self.solved, perf_counter() - start,
+            bound, best / bound - 1.0, self._space_words(), dict(self.refused), "space explored",
+        )  # fmt: skip
+
+    # --- exact evaluation -----------------------------------------------------------------------
+
+    def evaluate(self, plan: Plan) -> Ranked:
+        """Lower and simulate a plan."""
+        program = lower(self.request.graph, plan)
+        return Ranked(plan, simulate_priced(program, self.pricer))
+
+    def fits(self, row: Ranked) -> bool:
+        """Whether every stage stays below the device's memory less headroom."""
+        return all(total <= self.device_limit for total in stage_totals(row.timeline))
+
+    # --- outer space ----------------------------------------------------------------------------
+
+    def _ideal_seconds(self) -> float:
+        """Matrix products of one step at the device's best rate on all devices.
+
+        Source: 6 FLOP per matrix weight and token, forward and backward of a dense model.
+        """
+        graph, workload = self.request.graph, self.request.workload
+        device = self.request.hardware.device
+        tokens = workload.global_batch_size * workload.seq_len
+        flops = 0.0
+        for instance in graph.instances:
+            block = graph.blocks[instance.block]
+            for op in (*block.forward, *block.backward):
+                if op.family.startswith("linear"):
+                    weight = next(n for n in (*op.inputs, *op.outputs) if _is_weight(block, n))
+                    flops += 2.0 * tokens * prod(graph.extent[d] for d in block.tensors[weight].dims)
+        rate = device.peak_flops[workload.precision.compute] * device.gemm_efficiency
+        return flops / (rate * self.request.hardware.count)
+
+    def bound(self, stages: int, micro_batches: int) -> float:
+        """No candidate with this depth and number of micro-batches is faster."""
+        return self.ideal * (micro_batches + stages - 1) / micro_batches
+
+    def _explore(self, incumbent: float) -> list[Solved]:
+        pins = outer_pins(self.request)
+        count, batch = self.request.hardware.count, self.request.workload.global_batch_size
+        pairs = [
+            (self.bound(p, m), p, m)
+            for p in divisors(count)
+            for m in divisors(batch)
+            if pins.stages(p) and pins.micro_batches(m)
+        ]
+        exhaustive = count <= EXHAUSTIVE
+        results: list[Solved] = []
+        best = incumbent
+        for bound, p, m in sorted(pairs):
+            if bound > best:
+                self.refused["slower than the best even without communication"] += 1
+                continue
+            shapes = self._shapes(p, m, every=exhaustive)
+            results += self._solve_all(shapes, best)
+            best = min([best, *(row.estimate.step_time for row in results)])
+        if not exhaustive:
+            results += self._widen(results, best)
+        return sorted(results, key=lambda row: row.estimate.step_time)
+
+    def _shapes(self, stages: int, micro_batches: int, every: bool) -> list[Shape]:
+        """Meshes for a depth: every one, or the few that follow the machine's levels."""
+        hardware = self.request.hardware
+        devices = hardware.count // stages
+        inner = min(devices, hardware.devices_per_node)
+        natural = {(devices,), (devices // inner, inner), (2, devices // 2), (devices // 2, 2)}
+        shapes = []
+        for sizes in factorisations(devices):
+            if not every and sizes not in natural and sizes != ():
+                continue
+            orders = distinct_arrangements(self.pricer, sizes, stages)
+            for mesh, stride in orders if every else orders[:1]:
+                for schedule in outer_pins(self.request).schedules:
+                    shapes.append(Shape(stages, mesh, stride, micro_batches, schedule))
+        return shapes
+
+    def _widen(self, results: Sequence[Solved], best: float) -> list[Solved]:
+        """Every mesh and order for the best few pairs of depth and micro-batches."""
+        pairs: dict[tuple[int, int], None] = {}
+        for row in sorted(results, key=lambda row: row.estimate.step_time):
+            pairs[row.shape.stages, row.shape.micro_batches] = None
+        done = {str(row.shape) for row in results}
+        wider = []
+        for stages, micro_batches in list(pairs)[:WIDENED]:
+            shapes = [
+                shape for shape in self._shapes(stages, micro_batches, every=True)
+                if str(shape) not in done
+            ]  # fmt: skip
+            wider += self._solve_all(shapes, best)
+        return wider
+
+    def _solve_all(self, shapes: Iterable[Shape], best: float) -> list[Solved]:
+        rows = []
+        for shape in shapes:
+            degrees = Degrees(shape.stages, shape.mesh.sizes, shape.micro_batches)
+            for freedom in freedoms(self.request, degrees):
+                row = self._solve(shape, freedom, (0.0,) * shape.stages)
+                if row is not None:
+                    rows.append(row)
+        return rows
+
+    def _solve(self, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Solved | None:
+        self.solved += 1
+        if self.request.progress:
+            self.request.progress(str(shape))
+        chain = self.engine.chain(shape, freedom)
+        if chain is None:
+            self.refused["a batch, head or width does not divide"] += 1
+            return None
+        found = self.engine.solve(chain, shape, freedom, reserve)
+        if found is None:
+            self.refused["does not fit in memory"] += 1
+            return None
+        return Solved(shape, freedom, chain, found)
+
+    # --- last -----------------------------------------------------------------------------------
+
+    def _exact(self, rows: Sequence[Solved]) -> list[Ranked]:
+        """Lower and simulate the best estimates, mending those that do not fit after all."""
+        ranked: list[Ranked] = []
+        best = float("inf")
+        for index, row in enumerate(rows):
+            if index >= SIMULATED and ranked and row.estimate.step_time > best:
+                break
+            if index >= 4 * SIMULATED:
+                break
+            final = self._mend(row)
+            if final is None:
+                self.refused["does not fit in memory"] += 1
+                continue
+            ranked.append(final)
+            best = min(best, final.timeline.step_time)
+        return sorted(ranked, key=lambda r: r.timeline.step_time)
+
+    def _mend(self, row: Solved) -> Ranked | None:
+        """The candidate as a plan that fits exactly."""
+        reserve = (0.0,) * row.shape.stages
+        current: Solved | None = row
+        for _ in range(CORRECTIONS + 1):
+            if current is None:
+                return None
+            plan = self.engine.plan(current.chain, current.shape, current.estimate)
+            final = self.evaluate(plan)
+            if self.fits(final):
+                return final
+            totals = stage_totals(final.timeline)
+            missed = [
+                total - estimated * (1.0 + self.request.stack.constants["allocator_fraction"])
+                for total, estimated in zip(totals, current.estimate.partition.memory, strict=True)
+            ]
+            framework = self.request.stack.constants["framework_bytes"]
+            reserve = tuple(max(r, m - framework) for r, m in zip(reserve, missed, strict=True))
+            worst = max(range(len(totals)), key=lambda s: totals[s])
+            need, limit = format_bytes(totals[worst]), format_bytes(self.device_limit)
+            self.shortfall.append(f"needs {need} of {limit} on stage {worst}")
+            estimate = self.engine.solve(current.chain, current.shape, current.freedom, reserve)
+            current = estimate and Solved(row.shape, row.freedom, row.chain, estimate)
+        return None
+
+    def _infeasible(self) -> InfeasibleError:
+        """Why nothing fits, and what would."""
+        hardware = self.request.hardware
+        state = 16 * self.request.graph.parameters_total / hardware.count
+        limit = format_bytes(self.device_limit)
+        detail = self.shortfall[-1] if self.shortfall else (
+            f"parameters, gradients and optimizer state alone are about {format_bytes(state)} a"
+            f" device even if fully split"
+        )  # fmt: skip
+        message = (
+            f"nothing fits: {self.request.config.name} on {hardware.count} x"
+            f" {hardware.device.kind} with {limit} usable; {detail}"
+        )
+        return InfeasibleError(message, dict(self.refused), self._nearest(state))
+
+    def _nearest(self, state: float) -> list[str]:
+        hints = []
+        if any(key in self.request.pins for key in ("recompute", "zero", "micro_batch")):
+            hints.append("leave recompute, zero and micro_batch unpinned")
+        need = state / max(self.device_limit, 1)
+        if need > 0.5:
+            devices = self.request.hardware.count
+            while 16 * self.request.graph.parameters_total / devices > 0.5 * self.device_limit:
+                devices *= 2
+            hints.append(f"on {devices} devices the model's state takes half of the memory")
+        return hints
+
+    def _space_words(self) -> str:
+        return "pipeline depth x micro-batches x meshes of up to two axes x order of axes x recompute"
+
+
+def stage_totals(timeline: Timeline) -> list[int]:
+    """Peak bytes of each stage, all lines together."""
+    return [sum(lines.values()) for lines in timeline.peak_memory]
+
+
+def _is_weight(block: object, name: str) -> bool:
+    tensor = block.tensors[name]  # type: ignore[attr-defined]
+    return tensor.role in ("parameter", "parameter_gradient")
+
+
+def _distinct(rows: Sequence[Ranked]) -> list[Ranked]:
+    """Fastest first, one of those with equal decisions."""
+    table: dict[str, Ranked] = {}
+    for row in sorted(rows, key=lambda r: r.timeline.step_time):
+        plan = row.plan
+        key = repr((plan.strategies, plan.stages, plan.schedule))
+        table.setdefault(key, row)
+    return list(table.values())
+
+
+def search(request: Request) -> SearchResult:
+    """The fastest plans that fit.
+
+    Raises:
+        InfeasibleError: none does.
+        InputError: pins contradict the machine or the stack.
+    """
+    return Search(request).run()
+
+
+Evaluate = Callable[[Plan], Ranked]

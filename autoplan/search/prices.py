@@ -1,0 +1,159 @@
+"""Prices as arrays: operators on local sizes, transitions between all layouts of a tensor.
+
+Operators are cached by their *local* sizes, which recur over meshes and batches; transitions by mesh and
+by the divisibility of dims, as (seconds, seconds per byte) of the default route of every layout pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.boxing import RouteTable, route_table
+from autoplan.cost import Pricer
+from autoplan.ir.graph import Block, Op
+from autoplan.ir.layout import Layout, Mesh
+from autoplan.ir.program import Instr, Register
+from autoplan.ir.workload import Precision
+from autoplan.ops import FAMILIES
+
+FloatArray = NDArray[np.float64]
+IMPOSSIBLE = 1e15
+"""Seconds of a transition that has no route; large, but safe to multiply by zero."""
+
+Local = tuple[tuple[str, int], ...]
+"""(dim, local size) pairs of an operator."""
+
+
+class OperatorPrices:
+    """Seconds of a block's operators, by local sizes.
+
+    Args:
+        pricer: prices of the machine and stack.
+        precision: dtypes.
+        extent: global sizes of dims (`b` aside).
+    """
+
+    def __init__(self, pricer: Pricer, precision: Precision, extent: Mapping[str, int]) -> None:
+        self.pricer, self.precision, self.extent = pricer, precision, extent
+        self._cache: dict[tuple[str, str, Local, bool], float] = {}
+
+    def seconds(self, block: Block, op: Op, local: Local, accumulate: bool = False) -> float:
+        """Seconds of one operator.
+
+        Args:
+            block: whose operator it is.
+            op: the operator.
+            local: local size of every dim that it sees.
+            accumulate: adds its result to an accumulator.
+        """
+        key = (block.name, op.name, local, accumulate)
+        if key not in self._cache:
+            self._cache[key] = self._measure(block, op, dict(local), accumulate)
+        return self._cache[key]
+
+    def _measure(self, block: Block, op: Op, local: dict[str, int], accumulate: bool) -> float:
+        ins_dims, outs_dims = FAMILIES[op.family].operand_dims(op, block.tensors)
+        ins = [
+            self._register(block, name, dims, local)
+            for name, dims in zip(op.inputs, ins_dims, strict=True)
+        ]
+        outs = [
+            self._register(block, name, dims, local)
+            for name, dims in zip(op.outputs, outs_dims, strict=True)
+        ]
+        if accumulate:
+            ins.append(outs[0])
+        instr = Instr(op.family, tuple(range(len(ins))), tuple(range(len(outs))), op.attrs)
+        work = FAMILIES[op.family].measure(instr, ins, outs)
+        return self.pricer.work_seconds(work, ins[0].dtype)
+
+    def _register(
+        self, block: Block, name: str, dims: Sequence[str], local: Mapping[str, int]
+    ) -> Register:
+        # Keys are read along `t` as long as positions are: whole, whatever splits the queries.
+        shape = tuple(local.get(dim, self.extent["s"] if dim == "t" else 1) for dim in dims)
+        return Register(name, shape, self.precision.of(block.tensors[name].dtype), "")
+
+    def on_elements(
+        self, family: str, ins: Sequence[tuple[float, str]], outs: Sequence[tuple[float, str]]
+    ) -> float:
+        """Seconds of an operator of the optimizer step on operands given as (elements, dtype)."""
+        registers = [Register("", (int(count),), dtype, "") for count, dtype in (*ins, *outs)]
+        instr = Instr(family, tuple(range(len(ins))), tuple(range(len(ins), len(registers))))
+        work = FAMILIES[family].measure(instr, registers[: len(ins)], registers[len(ins) :])
+        return self.pricer.work_seconds(work, ins[0][1])
+
+
+class Transitions:
+    """Prices of default routes between all layouts of tensors on one mesh.
+
+    Args:
+        pricer: prices.
+        mesh: of a stage; its offset does not matter.
+    """
+
+    def __init__(self, pricer: Pricer, mesh: Mesh) -> None:
+        self.pricer, self.mesh = pricer, mesh
+        self._cache: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._tables: dict[tuple[tuple[str, ...], tuple[int, ...]], RouteTable] = {}
+
+    def table(self, dims: tuple[str, ...], extent: tuple[int, ...]) -> RouteTable:
+        """The routes of tensors with these dims."""
+        key = (dims, extent)
+        if key not in self._tables:
+            self._tables[key] = route_table(dims, extent, self.mesh.sizes)
+        return self._tables[key]
+
+    def terms(self, table: RouteTable) -> tuple[FloatArray, FloatArray]:
+        """[from, to] seconds, and seconds per byte of the whole tensor; impossible without route."""
+        if id(table) not in self._cache:
+            self._cache[id(table)] = self._price(table)
+        return self._cache[id(table)]
+
+    def _price(self, table: RouteTable) -> tuple[FloatArray, FloatArray]:
+        count = len(table.layouts)
+        seconds = np.full((count, count), IMPOSSIBLE)
+        per_byte = np.zeros((count, count))
+        np.fill_diagonal(seconds, 0.0)
+        sizes = self.mesh.sizes
+        direct_s, direct_b = seconds.copy(), per_byte.copy()
+        for (i, j), step in table.steps.items():
+            direct_s[i, j], direct_b[i, j] = self.pricer.route_terms((step,), self.mesh, sizes)
+        following = table.following
+        reached = following >= 0
+        rows, columns = np.indices(following.shape)
+        hop = rows.copy()
+        seconds[reached], per_byte[reached] = 0.0, 0.0
+        while True:  # all pairs take one step along their routes at a time
+            going = reached & (hop != columns)
+            if not going.any():
+                return seconds, per_byte
+            after = following[hop[going], columns[going]]
+            seconds[going] += direct_s[hop[going], after]
+            per_byte[going] += direct_b[hop[going], after]
+            hop[going] = after
+
+    def price(
+        self, tensor: tuple[tuple[str, ...], tuple[int, ...], int],
+        sources: Sequence[Layout], targets: Sequence[Layout],
+    ) -> FloatArray:  # fmt: skip
+        """Seconds of the routes from each source to each target layout.
+
+        Args:
+            tensor: (dims, global extent, bytes of one element).
+            sources, targets: layouts.
+
+        Shapes:
+            result: (sources, targets).
+        """
+        dims, extent, width = tensor
+        table = self.table(dims, extent)
+        seconds, per_byte = self.terms(table)
+        rows = np.array([table.number[layout] for layout in sources], dtype=np.intp)
+        columns = np.array([table.number[layout] for layout in targets], dtype=np.intp)
+        nbytes = float(np.prod(np.array(extent, dtype=np.float64))) * width
+        grid = np.ix_(rows, columns)
+        return np.asarray(seconds[grid] + per_byte[grid] * nbytes)

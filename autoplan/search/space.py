@@ -1,0 +1,133 @@
+"""The variables of a block: what may be decided, whatever the mesh sizes.
+
+One variable per layer operator (its choice per axis: forward, input gradient and weight gradient are tied)
+and one per hub (a state per axis: split, full with a full gradient, full with a partial gradient, so that
+partial gradients add up before they are reduced once). The block's input and output share one variable:
+a chain of blocks uses one boundary layout. Symmetry of equal axes is not broken per operator, since a
+grid of rows and columns needs (f, m) in one operator and (m, f) in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoplan.errors import Refusal
+from autoplan.ir.graph import Block, Op
+from autoplan.ir.layout import B, Layout, P, S
+from autoplan.ir.plan import Choice, Home
+from autoplan.ops import FAMILIES, op_signature
+
+IndexArray = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A decision of a block.
+
+    Attributes:
+        name: layer operator or hub.
+        values: choices per axis of a layer operator, or homes of a hub.
+    """
+
+    name: str
+    values: tuple[tuple[Choice, ...], ...] | tuple[Home, ...]
+
+
+class BlockSpace:
+    """Variables of one block on a mesh with `axes` axes, and the layouts that each value implies.
+
+    Args:
+        block: with backward operators.
+        axes: number of mesh axes.
+
+    Attributes:
+        groups: layer operator -> variable number.
+        hubs: hub -> variable number; input and output share one.
+        boundary: the variable that neighbours share.
+    """
+
+    def __init__(self, block: Block, axes: int) -> None:
+        self.block, self.axes = block, axes
+        self.groups = {group: i for i, group in enumerate(block.groups)}
+        self.hubs: dict[str, int] = {}
+        number = len(self.groups)
+        for hub in block.hubs:
+            if hub in (block.input, block.output):
+                continue
+            self.hubs[hub] = number
+            number += 1
+        self.boundary = number
+        for hub in filter(None, (block.input, block.output)):
+            self.hubs[hub] = number
+
+    @cached_property
+    def variables(self) -> tuple[Variable, ...]:
+        """All variables in order of their numbers."""
+        table: dict[int, Variable] = {}
+        for group, number in self.groups.items():
+            table[number] = Variable(group, self._group_values(group))
+        for hub, number in self.hubs.items():
+            table.setdefault(number, Variable(hub, self._hub_values(hub, number == self.boundary)))
+        return tuple(table[number] for number in range(len(table)))
+
+    def _members(self, group: str) -> list[tuple[Op, bool]]:
+        forward = [(op, False) for op in self.block.forward if op.group == group]
+        return forward + [(op, True) for op in self.block.backward if op.group == group]
+
+    def _group_values(self, group: str) -> tuple[tuple[Choice, ...], ...]:
+        members = self._members(group)
+        options: dict[Choice, None] = {}
+        for op, _ in members:
+            for choice in FAMILIES[op.family].choices(op, self.block.tensors):
+                options[choice] = None
+        legal = [choice for choice in options if self._legal(members, choice)]
+        return tuple(product(legal, repeat=self.axes))
+
+    def _legal(self, members: Sequence[tuple[Op, bool]], choice: Choice) -> bool:
+        """Whether every operator of the group can take the choice along one axis."""
+        try:
+            for op, backward in members:
+                op_signature(self.block, op, (choice,), backward)
+        except Refusal:
+            return False
+        return True
+
+    def _hub_values(self, hub: str, boundary: bool) -> tuple[Home, ...]:
+        states = [(S(dim), S(dim)) for dim in self.block.tensors[hub].dims]
+        states += [(B, B)] if boundary else [(B, B), (B, P())]
+        return tuple(
+            Home(tuple(v for v, _ in axes), tuple(g for _, g in axes))
+            for axes in product(states, repeat=self.axes)
+        )
+
+    @cached_property
+    def layouts(self) -> Mapping[str, tuple[tuple[tuple[Layout, ...], tuple[Layout, ...]], ...]]:
+        """Operator -> per value of its layer operator the layouts of operands and results."""
+        table = {}
+        for group, number in self.groups.items():
+            values = self.variables[number].values
+            for op, backward in self._members(group):
+                table[op.name] = tuple(
+                    op_signature(self.block, op, value, backward)  # type: ignore[arg-type]
+                    for value in values
+                )
+        return table
+
+    def operand_layouts(self, op: Op, position: int) -> tuple[Layout, ...]:
+        """Layout of an operand for every value of the operator's variable."""
+        return tuple(row[0][position] for row in self.layouts[op.name])
+
+    def result_layouts(self, op: Op, position: int) -> tuple[Layout, ...]:
+        """Layout of a result for every value of the operator's variable."""
+        return tuple(row[1][position] for row in self.layouts[op.name])
+
+    def home_layouts(self, hub: str, gradient: bool) -> tuple[Layout, ...]:
+        """Layout of a hub, or of its gradient, for every value of its variable."""
+        values = self.variables[self.hubs[hub]].values
+        return tuple(v.gradient if gradient else v.value for v in values)  # type: ignore[union-attr]

@@ -1,0 +1,57 @@
+"""The verbs chained (floor 8): the public Python API, one function per command.
+
+    Question  ── resolve ──▶ Inputs (graph, machine, stack, workload, pins, what was assumed)
+    Inputs    ── plan_search ──▶ SearchAnswer      ranked plans, baselines, how the search went
+    Question  ── plan_simulate ──▶ Simulation      one plan, or a Program file, priced
+    Question  ── plan_lower ──▶ Lowering           its checked Program
+    Question  ── plan_run ──▶ RunReport            executed here or under torchrun, and verified
+    name      ── show ──▶ Shown                    a model, machine, stack or plan, for reading
+
+A `Question` holds what a person typed, as text; every problem in it is reported at once. Everywhere
+a plan is named, a plan file and MODEL HARDWARE with pins are alike. `load_plan` derives again what
+a plan file says for people: a `parallel` that does not match its decisions is an error, a
+`predicted` that differs is a warning with both.
+
+Nothing is computed twice: `prediction` is the only place that turns a Timeline into the numbers
+that people read, and the command line renders those and nothing else. Only `plan_run` loads torch.
+"""
+
+from autoplan.workflow.documents import load_plan, plan_document
+from autoplan.workflow.prediction import Priced, price
+from autoplan.workflow.question import Inputs, Options, Question, resolve, step_graph
+from autoplan.workflow.running import RunReport, RunRequest, plan_run, prepare_file
+from autoplan.workflow.showing import Shown, show
+from autoplan.workflow.torchrun import Torchrun
+from autoplan.workflow.verbs import (
+    Lowering,
+    SearchAnswer,
+    Simulation,
+    plan_lower,
+    plan_search,
+    plan_simulate,
+)
+
+__all__ = [
+    "Inputs",
+    "Lowering",
+    "Options",
+    "Priced",
+    "Question",
+    "RunReport",
+    "RunRequest",
+    "SearchAnswer",
+    "Shown",
+    "Simulation",
+    "Torchrun",
+    "load_plan",
+    "plan_document",
+    "plan_lower",
+    "plan_run",
+    "plan_search",
+    "plan_simulate",
+    "prepare_file",
+    "price",
+    "resolve",
+    "show",
+    "step_graph",
+]

@@ -1,0 +1,39 @@
+"""Law: model FLOP of a decoder are 6 N per token plus 12 L h s of attention."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.cost import model_flops
+from autoplan.files.hf_config import load_model
+from autoplan.frontends import build_graph, training_step
+
+
+@pytest.mark.parametrize("name", ["llama-2-13b", "llama-3.1-70b", "gpt3-175b", "gemma-2b"])
+def test_six_n_and_attention(name: str) -> None:
+    """N without the embedding look-up, head included; s² in full. Source: PaLM, appendix B."""
+    config = load_model(name)
+    seq_len, batch = 2048, 4
+    graph = training_step(build_graph(config, seq_len))
+    table = config.vocab * config.hidden
+    looked_up = 0 if config.tied_embeddings else table
+    looked_up += config.max_positions * config.hidden if config.learned_positions else 0
+    weights = graph.parameters_total - looked_up
+    attention = 12 * config.layers * config.heads * config.head_dim * seq_len
+    expected = batch * seq_len * (6 * weights + attention)
+    assert model_flops(graph, batch) == pytest.approx(expected, rel=0.01)
+
+
+def test_linear_in_the_batch() -> None:
+    graph = training_step(build_graph(load_model("tiny-llama"), 16))
+    assert model_flops(graph, 12) == pytest.approx(3 * model_flops(graph, 4))
+
+
+def test_frozen_parts_need_no_weight_gradients() -> None:
+    """Only the head trains: forward of all, and the head's weight gradient."""
+    config = load_model("tiny-llama")
+    graph = build_graph(config, 16)
+    forward = model_flops(graph, 4)
+    head = 2 * 4 * 16 * config.hidden * config.vocab
+    assert model_flops(training_step(graph, "^head$"), 4) == pytest.approx(forward + head)
+    assert model_flops(training_step(graph), 4) == pytest.approx(3 * forward)

@@ -1,0 +1,157 @@
+"""The plans that a run must verify: familiar names, tiny models, two to eight ranks.
+
+Shared by `test_verified_plans` and `scripts/verify_plans.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autoplan.frontends import build_graph, training_step
+from autoplan.ir.graph import Graph
+from autoplan.ir.machine import Stack
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.program import Program
+from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
+from autoplan.lower import lower
+from autoplan.pins import parse_pins
+from autoplan.presets import build_plan
+from autoplan.runtime.data import Batches, Shape, open_batches
+from autoplan.runtime.execute import RunResult, execute, whole_records
+from autoplan.runtime.pool import Pool
+from autoplan.runtime.session import Settings
+from autoplan.runtime.verify import Trial, Verdict, verify
+from tests.plans import ADAMW, SEQ_LEN, TINY_GPT, TINY_LLAMA, machine
+
+LLAMA = TINY_LLAMA
+TIED = replace(TINY_LLAMA, name="tiny-tied", tied_embeddings=True)
+DEEP = replace(TINY_LLAMA, name="tiny-deep", layers=4)
+ODD = replace(TINY_LLAMA, name="tiny-odd", layers=3)
+GPT = replace(TINY_GPT, attention_dropout=0.1)
+GEMMA = replace(
+    TINY_LLAMA, family="gemma", name="tiny-gemma", kv_heads=1, norm_offset=1.0,
+    activation="gelu_tanh", tied_embeddings=True, embedding_scale=32**0.5,
+)  # fmt: skip
+SGD = Optimizer("sgd", {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1})
+SEED = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to verify.
+
+    Attributes:
+        ranks: number of processes.
+        pins: of the plan.
+        model: what is trained.
+        batch: sequences per step.
+        steps: how many.
+        optimizer, trainable, precision: of the workload.
+        text: read a text file instead of synthetic tokens.
+    """
+
+    ranks: int
+    pins: str
+    model: DecoderConfig = LLAMA
+    batch: int = 4
+    steps: int = 2
+    optimizer: Optimizer = ADAMW
+    trainable: str = "full"
+    precision: str = "fp64"
+    text: bool = False
+
+    def __str__(self) -> str:
+        """Model, pins and what is unusual, for people and as the name of a test."""
+        parts = [self.model.name, self.pins]
+        parts += [self.optimizer.name] if self.optimizer is not ADAMW else []
+        parts += ["frozen"] if self.trainable != "full" else []
+        parts += [self.precision] if self.precision != "fp64" else []
+        parts += ["text"] if self.text else []
+        return " ".join(parts)
+
+    @property
+    def workload(self) -> Workload:
+        """Of the plan."""
+        precision = PRECISIONS[self.precision]
+        return Workload(
+            "train", self.batch, SEQ_LEN, precision, self.optimizer, self.trainable, seed=SEED
+        )
+
+
+def _pipelines() -> tuple[Case, ...]:
+    """Both families with one, four and eight micro-batches."""
+    return tuple(
+        Case(stages, f"pp={stages},schedule={family},micro_batch={8 // count}", model, batch=8)
+        for stages, model in ((2, LLAMA), (4, DEEP))
+        for family in ("1f1b", "gpipe")
+        for count in (1, 4, 8)
+    )
+
+
+CASES = (
+    Case(2, "dp=2", steps=3),
+    Case(2, "dp=2", text=True),
+    Case(2, "dp=2", optimizer=SGD),
+    Case(2, "dp=2", trainable=r"layers\.1\."),
+    Case(2, "tp=2", steps=3),
+    Case(2, "tp=2,sp=false"),
+    Case(2, "tp=2,vocab=false"),
+    Case(4, "tp=2,tp2=2"),
+    Case(4, "tp=4,sp=false"),
+    Case(2, "cp=2"),
+    *(Case(2, f"dp=2,zero={level}", steps=3) for level in (1, 2, 3)),
+    Case(2, "dp=2,zero=3,recompute=full", optimizer=SGD, text=True),
+    *_pipelines(),
+    Case(2, "pp=2,recompute=full"),
+    Case(2, "pp=2,layers_per_stage=2+1", ODD),
+    Case(2, "pp=2,layers_per_stage=1+2", ODD, optimizer=SGD),
+    Case(2, "pp=2", TIED),
+    Case(4, "dp=2,pp=2,zero=3", TIED),
+    Case(2, "pp=2", trainable=r"layers\.1\."),
+    Case(4, "dp=2,pp=2,zero=1", trainable=r"layers\.1\.|head|norm"),
+    Case(2, "tp=2", GPT),
+    Case(2, "cp=2", GPT),
+    Case(4, "dp=2,pp=2,zero=2", GPT),
+    Case(2, "tp=2", GEMMA),
+    Case(2, "pp=2", GEMMA, text=True),
+    Case(4, "dp=2,tp=2,zero=1", GEMMA),
+    Case(8, "dp=2,tp=2,pp=2", steps=3),
+    Case(8, "dp=2,tp=2,pp=2,zero=1,recompute=full", GPT),
+    Case(8, "dp=2,cp=2,tp=2,zero=3"),
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case, lowered."""
+
+    case: Case
+    graph: Graph
+    program: Program
+    batches: Batches
+
+    @property
+    def settings(self) -> Settings:
+        """How to run it."""
+        return Settings(self.case.steps, SEED, self.batches)
+
+    def run(self, pool: Pool | None = None) -> RunResult:
+        """Run it in the pool's processes, or here in lock-step."""
+        return execute(self.program, self.graph, self.settings, pool)
+
+    def verify(self, result: RunResult) -> Verdict:
+        """Compare a run with the unsharded reference."""
+        trial = Trial(self.graph, self.case.workload, self.batches)
+        return verify(trial, *whole_records(result))
+
+
+def prepare(case: Case) -> Prepared:
+    """Build the plan that a case's pins name, and lower it."""
+    graph = training_step(build_graph(case.model, SEQ_LEN), case.trainable)
+    profile = (machine(case.ranks), Stack("toy"))
+    plan = build_plan(graph, case.model, profile, case.workload, parse_pins([case.pins]))
+    shape = Shape(case.batch, SEQ_LEN, case.model.vocab)
+    # Any text file will do; this one is at hand wherever the tests are.
+    batches = open_batches(shape, SEED, Path(__file__) if case.text else None)
+    return Prepared(case, graph, lower(graph, plan), batches)

@@ -1,0 +1,31 @@
+"""A Timeline adds up, whatever the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.cost import Pricer
+from autoplan.files.machine_spec import load_hardware
+from autoplan.files.stack import load_stack
+from autoplan.ir.timeline import COUNTED_LINES, MEMORY_LINES
+from autoplan.simulate import account, simulate, simulate_priced
+from tests.plans import SAMPLE, make_program
+
+STACK = load_stack("autoplan")
+
+
+@pytest.mark.parametrize("machine", ["a100-80g:8", "cpu-host:4"])
+@pytest.mark.parametrize("name", ["gathered heads", "four stages", "gpt, two stages"])
+def test_breakdowns_add_up_to_the_step_and_lines_to_the_account(name, machine):
+    program = make_program(*SAMPLE[name])
+    hardware = load_hardware(machine)
+    timeline = simulate(program, hardware, STACK, spans=True)
+    for kinds in (timeline.breakdown, *timeline.stage_breakdown):
+        assert sum(kinds.values()) == pytest.approx(timeline.step_time, rel=1e-9)
+        assert all(seconds >= 0 for seconds in kinds.values())
+    for stage, lines in zip(program.stages, timeline.peak_memory, strict=True):
+        assert tuple(lines) == MEMORY_LINES
+        assert sum(lines[line] for line in COUNTED_LINES) == account(stage).peak
+    assert timeline.spans
+    assert all(timeline.peak_at)
+    assert simulate_priced(program, Pricer(hardware, STACK)).step_time == timeline.step_time
