@@ -11,6 +11,8 @@ part to `runtime.kernels.collective`.
 from autoplan.boxing.routes import (
     RouteTable,
     Step,
+    all_layouts,
+    layout_numbers,
     route,
     route_table,
     steps_from,
@@ -20,6 +22,8 @@ from autoplan.boxing.routes import (
 __all__ = [
     "RouteTable",
     "Step",
+    "all_layouts",
+    "layout_numbers",
     "route",
     "route_table",
     "steps_from",

@@ -14,19 +14,24 @@ reads no price.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, product
 from math import gcd, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoplan.errors import Refusal
 from autoplan.ir.layout import B, Layout, P, Placement, S, format_layout
 
 STEP_PENALTY = 1e-3
 """Volume, as a share of the whole tensor, that one more collective must save to be worth it."""
+_EQUAL = 1e-12
+"""Routes whose volumes differ by less are equally good: the first one found is taken."""
+_CANDIDATES = 1 << 22
+"""Numbers that one pass of relaxing may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +70,29 @@ def _apply(layout: Layout, axes: Sequence[int], placement: Placement) -> Layout:
     return tuple(placement if i in axes else p for i, p in enumerate(layout))
 
 
-def steps_from(
-    layout: Layout, dims: Sequence[str], extent: Sequence[int], sizes: Sequence[int]
-) -> Iterator[Step]:
-    """Every legal step out of a layout.
+@lru_cache(maxsize=None)
+def steps_from(layout: Layout, dims: tuple[str, ...]) -> tuple[Step, ...]:
+    """Every step out of a layout of a tensor with these dims, whatever the sizes.
 
-    Args:
-        layout: where the tensor is.
-        dims: its dim names.
-        extent: its global sizes, in the order of `dims`.
-        sizes: ranks per mesh axis.
+    Whether a step is legal for given sizes is a matter of divisibility; see `divides`.
     """
+    steps: list[Step] = []
     for state in dict.fromkeys(layout):
         members = [i for i, p in enumerate(layout) if p == state]
         for count in range(1, len(members) + 1):
             for axes in combinations(members, count):
-                yield from _steps_on(layout, axes, state, dict(zip(dims, extent, strict=True)), sizes)
+                steps.extend(_steps_on(layout, axes, state, dims))
+    return tuple(steps)
+
+
+def divides(step: Step, extent: Mapping[str, int], sizes: Sequence[int]) -> bool:
+    """Whether the dim that a step newly splits divides by the axes that split it then."""
+    dim = {"slice": step.dim, "reduce_scatter": step.dim, "all_to_all": step.to_dim}.get(step.kind)
+    return dim is None or extent[dim] % _parts(step.after, dim, sizes) == 0
 
 
 def _steps_on(
-    layout: Layout,
-    axes: tuple[int, ...],
-    state: Placement,
-    extent: dict[str, int],
-    sizes: Sequence[int],
+    layout: Layout, axes: tuple[int, ...], state: Placement, dims: tuple[str, ...]
 ) -> Iterator[Step]:
     """Steps that move `axes`, all in `state`, together."""
     if state.kind == "S":
@@ -100,11 +104,9 @@ def _steps_on(
         yield Step("all_reduce", axes, "", "", state.name, layout, after)
         if state.name != "sum":
             return
-    for dim, size in extent.items():
+    for dim in dims:
         after = _apply(layout, axes, S(dim))
         if after == layout or not _innermost(after, dim, axes):
-            continue
-        if size % _parts(after, dim, sizes):
             continue
         if state.kind == "B":
             yield Step("slice", axes, dim, "", "", layout, after)
@@ -146,6 +148,21 @@ def route(
     return route_table(dims, extent, sizes).route(source, target)
 
 
+@lru_cache(maxsize=None)
+def all_layouts(dims: tuple[str, ...], axes: int) -> tuple[Layout, ...]:
+    """Every layout of a tensor with these dims on a mesh with so many axes."""
+    states = (*(S(dim) for dim in dims), B, P())
+    if dims and dims[-1] == "c":  # statistics of the loss may wait to be merged
+        states = (*states, P("softmax"))
+    return tuple(product(states, repeat=axes))
+
+
+@lru_cache(maxsize=None)
+def layout_numbers(dims: tuple[str, ...], axes: int) -> dict[Layout, int]:
+    """Layout -> its position in `all_layouts`, which is its row in route tables."""
+    return {layout: i for i, layout in enumerate(all_layouts(dims, axes))}
+
+
 def route_table(
     dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]
 ) -> RouteTable:
@@ -168,39 +185,62 @@ class RouteTable:
     Attributes:
         layouts: every layout; their order numbers rows and columns.
         number: layout -> its row.
-        following: [from, to] -> row of the next layout on the route, -1 where there is none.
         steps: (row, row) -> the step between neighbours.
 
-    Complexity: n layouts take n^3 operations once (25 layouts of a 3-dim tensor on two axes, 125 on
-    three).
+    Complexity: a column of `following` takes a few passes over all steps; n layouts (25 of a 3-dim
+    tensor on two axes, 125 on three, 2401 of a 5-dim one on four) have about 10 to 50 steps each.
     """
 
     def __init__(self, dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]):
-        states = (*(S(dim) for dim in dims), B, P())
-        if dims and dims[-1] == "c":  # statistics of the loss may wait to be merged
-            states = (*states, P("softmax"))
-        self.layouts: tuple[Layout, ...] = tuple(product(states, repeat=len(sizes)))
-        self.number = {layout: i for i, layout in enumerate(self.layouts)}
+        self.layouts = all_layouts(dims, len(sizes))
+        self.number = layout_numbers(dims, len(sizes))
         self.steps: dict[tuple[int, int], Step] = {}
-        count = len(self.layouts)
-        cost = np.full((count, count), np.inf)
-        self.following = np.full((count, count), -1, dtype=np.int32)
+        ends: list[int] = []
+        weights: list[float] = []
+        starts: list[int] = []
+        whole = dict(zip(dims, extent, strict=True))
         for i, layout in enumerate(self.layouts):
-            cost[i, i], self.following[i, i] = 0.0, i
-            for step in steps_from(layout, dims, extent, sizes):
+            starts.append(len(ends))
+            for step in steps_from(layout, dims):
+                if not divides(step, whole, sizes):
+                    continue
                 j = self.number[step.after]
+                self.steps[i, j] = step
+                ends.append(j)
                 penalty = STEP_PENALTY if step.kind != "slice" else STEP_PENALTY * 1e-3
-                metric = volume(step, sizes) + penalty
-                if metric < cost[i, j]:
-                    cost[i, j], self.following[i, j] = metric, j
-                    self.steps[i, j] = step
-        for k in range(count):  # Floyd-Warshall; ties keep the route found first
-            through = cost[:, k : k + 1] + cost[k]
-            better = through < cost - 1e-12
-            cost[better] = through[better]
-            self.following[better] = np.broadcast_to(self.following[:, k : k + 1], better.shape)[
-                better
-            ]
+                weights.append(volume(step, sizes) + penalty)
+            ends.append(i)  # staying, last: where another step is as good, that one is taken
+            weights.append(0.0)
+        self._starts, self._ends = np.array(starts), np.array(ends)
+        self._weights = np.array(weights)[:, None]
+        self._columns: dict[int, NDArray[np.int32]] = {}
+
+    @cached_property
+    def following(self) -> NDArray[np.int32]:
+        """[from, to] -> row of the next layout on the route, -1 where there is none."""
+        count = len(self.layouts)
+        width = max(1, _CANDIDATES // len(self._ends))
+        blocks = [
+            self._toward(np.arange(first, min(first + width, count)))
+            for first in range(0, count, width)
+        ]
+        return np.concatenate(blocks, axis=1)
+
+    def _toward(self, targets: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Columns of `following`: shortest paths by relaxing all steps until nothing improves."""
+        cost = np.full((len(self.layouts), len(targets)), np.inf)
+        cost[targets, np.arange(len(targets))] = 0.0
+        while True:
+            candidates = self._weights + cost[self._ends]
+            least = np.minimum.reduceat(candidates, self._starts)
+            if not (least < cost - _EQUAL).any():
+                break
+            cost = least
+        lengths = np.diff(np.append(self._starts, len(self._ends)))
+        best = candidates <= np.repeat(least, lengths, axis=0) + _EQUAL
+        places = np.where(best, np.arange(len(self._ends))[:, None], len(self._ends))
+        first = np.minimum.reduceat(places, self._starts)
+        return np.where(np.isfinite(cost), self._ends[first], -1).astype(np.int32)
 
     def route(self, source: Layout, target: Layout) -> tuple[Step, ...]:
         """The steps from one layout to another.
@@ -209,11 +249,14 @@ class RouteTable:
             Refusal: there is no route.
         """
         i, j = self.number[source], self.number[target]
-        if self.following[i, j] < 0:
+        if j not in self._columns:
+            self._columns[j] = self._toward(np.array([j]))[:, 0]
+        following = self._columns[j]
+        if following[i] < 0:
             raise Refusal(f"no route from {format_layout(source)} to {format_layout(target)}")
         steps = []
         while i != j:
-            k = int(self.following[i, j])
+            k = int(following[i])
             steps.append(self.steps[i, k])
             i = k
         return tuple(steps)

@@ -36,13 +36,19 @@ def find_file(spec: str, folder: str, kind: str) -> Path:
     if name in names:
         return data_folder(folder) / f"{name}.json"
     path = Path(spec)
-    if path.suffix == ".json" or _exists(path):
+    if path.suffix == ".json" or exists(path):
         return path
     allowed = f"a path or one of {', '.join(names)}"
     raise InputError(Problem(kind, "", f"`{spec}`", allowed, nearest(name, names)))
 
 
-def _exists(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; whatever cannot be a path is none."""
+    return exists(path) and path.is_file()
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a path; whatever cannot be one is not there."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from autoplan.errors import InputError, Problem
-from autoplan.files.data import bundled_names, find_file
+from autoplan.files.data import bundled_names, exists, find_file, is_file
 from autoplan.files.model import LARGEST
 from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.files.text import read_json
@@ -140,9 +140,9 @@ def load_model(spec: str) -> DecoderConfig:
     """
     path = Path(spec)
     last = spec.rpartition("/")[2].lower().removesuffix("-hf")
-    if (path / "config.json").is_file():
+    if is_file(path / "config.json"):
         path, name = path / "config.json", path.resolve().name
-    elif not path.exists() and last in bundled_names(FOLDER):
+    elif not exists(path) and last in bundled_names(FOLDER):
         path, name = find_file(last, FOLDER, "model"), last
     else:
         path = find_file(spec, FOLDER, "model")

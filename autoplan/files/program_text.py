@@ -10,11 +10,12 @@ from autoplan.ir.program import ACTION_KINDS, Action, Register, Slot
 from autoplan.ir.workload import DTYPE_BYTES
 
 _INDEX = r"(?: i(\d{1,9}))?(?: m(\d{1,9}))?"
-_ACTION = re.compile(rf"([A-Z]+)(?: ([^\s()]+))?(?: \((\S.*?)\))?{_INDEX}(?: @(\d{{1,9}}))?")
+_NAME = r"[^\s()\[\],]+(?:\[[^\[\]]*\])?"
+"""Of a slot; that of a feed holds its layout: `ids[B, S(b)]`."""
+_SLOTS = rf"{_NAME}(?:,{_NAME})*"
+_ACTION = re.compile(rf"([A-Z]+)(?: ([^\s()]+))?(?: \(({_SLOTS})\))?{_INDEX}(?: @(\d{{1,9}}))?")
 _REGISTER = re.compile(r"(\S+)\[((?:\d{1,12}(?: \d{1,12})*)?)\] (\w+) (\w+)")
-_SLOT = re.compile(rf"(\S.*?){_INDEX}")
-_BETWEEN_SLOTS = re.compile(r",(?![^\[]*\])")
-"""A comma outside brackets: a feed's name holds its layout, `ids[B, S(b)]`."""
+_SLOT = re.compile(rf"({_NAME}){_INDEX}")
 
 
 def _index(text: str | None) -> int:
@@ -48,7 +49,7 @@ def parse_action(text: str) -> Action:
         _index(instance),
         _index(micro_batch),
         _index(peer),
-        tuple(_BETWEEN_SLOTS.split(slots)) if slots else (),
+        tuple(re.findall(_NAME, slots or "")),
     )
 
 

@@ -37,7 +37,7 @@ from autoplan.lower.step import (
 from autoplan.pipeline import SCHEDULES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Member:
     """One block instance of a stage.
 
@@ -67,17 +67,17 @@ class Member:
         """Its block."""
         return self.context.block
 
-    @property
+    @cached_property
     def gathers(self) -> tuple[str, ...]:
         """Parameters gathered before use."""
         return tuple(name for name in self.block.parameters if self.context.gathered(name))
 
-    @property
+    @cached_property
     def reduces(self) -> tuple[str, ...]:
         """Parameters whose gradient every micro-batch reduces."""
         return tuple(name for name in self.block.trainable if self.context.reduced_each(name))
 
-    @property
+    @cached_property
     def finals(self) -> tuple[str, ...]:
         """Owned parameters whose gradient moves at the end of the step, shared ones aside."""
         stored = self.context.layouts.strategy.stored
@@ -86,7 +86,7 @@ class Member:
             if name not in self.shared and stored[name].gradient != stored[name].optimizer
         )  # fmt: skip
 
-    @property
+    @cached_property
     def gradients(self) -> tuple[tuple[str, str], ...]:
         """(owned parameter, slot prefix of its reduced gradient)."""
         moved = {*self.finals, *self.shared}
@@ -130,6 +130,10 @@ class StageLowering:
         self.actions: list[Action] = []
         self._held: dict[str, Action] = {}
         self._keys: dict[tuple[object, ...], str] = {}
+
+    @cached_property
+    def _with_backward(self) -> tuple[Member, ...]:
+        return tuple(member for member in self.members if member.block.backward)
 
     @property
     def stage_plan(self) -> StagePlan:
@@ -214,7 +218,7 @@ class StageLowering:
             self.actions.append(Action("FREE", "", -1, micro_batch, -1, feeds))
 
     def _backward_pass(self, micro_batch: int) -> None:
-        members = [member for member in self.members if member.block.backward]
+        members = self._with_backward
         if not members:
             return
         if self.stage + 1 < len(self.plan.stages):
@@ -237,7 +241,7 @@ class StageLowering:
 
     def _gather_ahead(self, position: int, direction: int) -> None:
         """Issue the gathers due before the member at `position` runs (itself, if it is the first)."""
-        running = [m for m in self.members if direction > 0 or m.block.backward]
+        running = self.members if direction > 0 else self._with_backward
         here = running.index(self.members[position])
         ahead = self.plan.orders.prefetch
         at_start = here == (0 if direction > 0 else len(running) - 1)

@@ -4,8 +4,8 @@
     attention_grad   do q k v o lse              -> dq dk dv
     rotary           b s (…) d, b s              -> b s (…) d                   d whole, linear
 
-Keys and values are produced along `s` and read along `t`: splitting `s` therefore splits the queries
-and asks for whole keys, and the gradients of keys and values come out partial.
+Keys and values are produced along `s` and read along `t`: splitting `s` therefore splits the
+queries and asks for whole keys, and the gradients of keys and values come out partial.
 """
 
 from __future__ import annotations

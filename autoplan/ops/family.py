@@ -1,9 +1,9 @@
 """What an operator family declares, once: its dims, its gradient and its work.
 
-Everything else follows. Along one mesh axis an operator either splits one of its dims (operands that
-have the dim are `S`, others `B`; a result without it is partial), or does the same work on every rank,
-or, if it is linear in its partial operands, lets `P` pass through. `signature` applies that rule;
-no family writes placements by hand.
+Everything else follows. Along one mesh axis an operator either splits one of its dims (operands
+that have the dim are `S`, others `B`; a result without it is partial), or does the same work on
+every rank, or, if it is linear in its partial operands, lets `P` pass through. `signature` applies
+that rule; no family writes placements by hand.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class EmitResult(Protocol):
 
 
 GradientRule = Callable[[Op, Sequence[str], Backward], None]
-"""(operator, names of the gradients of its outputs, builder): emits backward operators, or passes an
-output's gradient on unchanged with `Backward.pass_on`."""
+"""(operator, names of the gradients of its outputs, builder): emits backward operators, or passes
+an output's gradient on unchanged with `Backward.pass_on`."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Family:
             operands = tuple(P() if i in self.linear_in else B for i in range(len(ins)))
             return operands, (P(), *(B,) * (len(outs) - 1))
         whole = self.whole.union(*(ins[i] for i in self.whole_of))
-        if not any(choice in dims for dims in ins):
+        if not any(choice in dims for dims in (*ins, *outs)):
             return (B,) * len(ins), (B,) * len(outs)
         if choice in whole:
             raise Refusal(f"{self.name} needs {choice} whole")
@@ -200,8 +200,6 @@ def block_signature(
         Refusal: as `Family.signature`.
     """
     per_axis = [family.signature(op, block.tensors, choice) for choice in choices]
-    operands = tuple(
-        tuple(axis[0][i] for axis in per_axis) for i in range(len(op.inputs))
-    )
+    operands = tuple(tuple(axis[0][i] for axis in per_axis) for i in range(len(op.inputs)))
     results = tuple(tuple(axis[1][i] for axis in per_axis) for i in range(len(op.outputs)))
     return operands, results

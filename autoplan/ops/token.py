@@ -1,10 +1,11 @@
 """Where tokens enter and leave: embedding and cross-entropy.
 
-embedding       b s, v m         -> b s m          v: summed (masked look-up)
-xent_stats      b s v, b s       -> b s c          v: softmax-merge; c = (log-sum-exp, target logit)
-xent_loss       b s c, b s, ()   -> ()             b, s: summed; divided by the valid tokens of
-the *global* batch, an input of the step
-xent_grad       b s v, b s c, b s, () -> b s v     every dim; the statistics must be merged
+    embedding       b s, v m         -> b s m          v: summed (masked look-up)
+    xent_stats      b s v, b s       -> b s c          v: softmax-merge; c = (lse, target logit)
+    xent_loss       b s c, b s, ()   -> ()             b, s: summed
+    xent_grad       b s v, b s c, b s, () -> b s v     every dim; the statistics must be merged
+
+The loss is divided by the valid tokens of the *global* batch, an input of the step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Operators of the optimizer step: elementwise on one shard, so that no signature is needed.
 
-square_sum      g1 … gn (, acc)          -> ()          each element counted on one rank only
-clip_factor     ()                        -> ()
-adamw, sgd      parameter, gradient, factor, states (, master) -> the same, in place
-accumulate      acc, x                    -> acc
+    square_sum      g1 … gn (, acc)          -> ()          each element counted on one rank only
+    clip_factor     ()                        -> ()
+    adamw, sgd      parameter, gradient, factor, states (, master) -> the same, in place
+    accumulate      acc, x                    -> acc
+
+The arithmetic is in fp32 at least, whatever the states are stored in.
 """
 
 from __future__ import annotations

@@ -61,12 +61,20 @@ def _most_alive(order: Order) -> int:
 
 
 def closed_form(stage_seconds: Sequence[float], micro_batches: int) -> float:
-    """Step time of a flushing pipeline with free transfers: every stage once, the slowest M times.
+    """Least step time of a flushing pipeline with free transfers.
+
+    A stage works on every micro-batch, after the first has passed, and before the last comes back
+    through, the stages before it.
 
     Args:
         stage_seconds: forward plus backward of one micro-batch, per stage.
         micro_batches: per step.
 
-    Source: Narayanan et al. 2021, section 2.2, for unequal stages: sum(t) + (M - 1) max(t).
+    Source: max over s of M t_s + sum of t before s; for equal stages (M + p - 1) t, Narayanan et al.
+    2021, section 2.2.
     """
-    return sum(stage_seconds) + (micro_batches - 1) * max(stage_seconds)
+    before, least = 0.0, 0.0
+    for seconds in stage_seconds:
+        least = max(least, before + micro_batches * seconds)
+        before += seconds
+    return least

@@ -18,6 +18,9 @@ from autoplan.report.tables import (
 from autoplan.report.words import pin_words
 from autoplan.units import format_bytes, format_seconds
 
+NARROWEST_PLAN = 24
+"""Columns of a plan in words, on a narrow terminal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -77,7 +80,7 @@ def print_search(
 def _print_rows(console: Console, title: str, rows: Sequence[Row], capacity: int) -> None:
     columns = ("step time", "tokens/s/device", "MFU", "memory", "of", "fits")
     made = table(title, "", "plan", *columns)
-    made.columns[1].justify = "left"
+    made.columns[1].justify, made.columns[1].min_width = "left", NARROWEST_PLAN
     for row in rows:
         predicted, peak = row.predicted, row.predicted["peak_memory_bytes"]
         made.add_row(

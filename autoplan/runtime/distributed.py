@@ -177,8 +177,7 @@ class World:
         return self._ranks.index(rank)
 
     def _new_group(self, members: tuple[int, ...]) -> dist.ProcessGroup:
-        """Members stay in mesh order, which is not that of their numbers if an inner axis has the
-        larger stride."""
+        """A group in mesh order: not that of ranks where an inner axis has a larger stride."""
         group: dist.ProcessGroup = dist.new_group(
             list(members), timeout=self._timeout, sort_ranks=False
         )

@@ -15,7 +15,7 @@ lower bound of max(C, W) for every mu in [0, 1], so a few mu give good plans whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from autoplan.cost import Pricer
 from autoplan.ir.graph import Graph
 from autoplan.ir.layout import Layout
-from autoplan.ir.plan import Home, Stored, Strategy
+from autoplan.ir.plan import Stored, Strategy
 from autoplan.pipeline import in_flight
-from autoplan.search.eliminate import Elimination, eliminate
+from autoplan.search.eliminate import Elimination
 from autoplan.search.partition import ChainCosts, Limits, Partition, partition
-from autoplan.search.space import BlockSpace
 from autoplan.search.tables import CHANNEL, COUNT, BlockTables
 
 FloatArray = NDArray[np.float64]
@@ -111,10 +110,9 @@ class Chain:
             keep = [space.boundary]
             if self.tied and name in self.tied:
                 keep.append(space.groups[self.tied[name]])
-            domains = [len(domain) for domain in tables.domains]
-            parts[name] = eliminate(domains, tables.factors(weights[name]), keep)
+            parts[name] = tables.solve(weights[name], keep)
         total = sum(
-            self.counts[name] * self._boundary_table(part)
+            self.counts[name] * part.table
             for name, part in parts.items()
             if not (self.tied and name in self.tied)
         )
@@ -127,9 +125,6 @@ class Chain:
             for name, tables in self.tables.items()
         }
         return Solution(totals, assignments, weights, objective)
-
-    def _boundary_table(self, part: Elimination) -> FloatArray:
-        return part.table
 
     def _join(
         self, parts: Mapping[str, Elimination], total: FloatArray
@@ -166,16 +161,23 @@ class Chain:
         tables = self.tables[name]
         space, block = tables.space, tables.space.block
         parameter = _tied_name(self.graph)
-        layouts: list[list[Layout]] = []
+        sides = []
         for op in (*block.forward, *block.backward):
-            if op.group == group and parameter in op.inputs:
-                layouts.append(list(space.operand_layouts(op, op.inputs.index(parameter))))
             gradient = "d." + parameter
+            if op.group == group and parameter in op.inputs:
+                sides.append(space.operand(op, op.inputs.index(parameter)))
             if op.group == group and gradient in op.outputs:
-                layouts.append(list(space.result_layouts(op, op.outputs.index(gradient))))
-        number = space.groups[group]
-        keep = [layouts[0], layouts[-1]]
-        return [tuple(column[i] for column in keep) for i in tables.domains[number]]
+                sides.append(space.result(op, op.outputs.index(gradient)))
+        domain = tables.domains[space.groups[group]]
+        return [(sides[0].layouts[i], sides[-1].layouts[i]) for i in domain]
+
+    def seconds(self, solution: Solution, pace: Pace) -> float:
+        """The time in a solution's objective, memory aside."""
+        free = replace(pace, memory_price=0.0)
+        return sum(
+            self.counts[name] * float(free.weights(is_layer(name)) @ total)
+            for name, total in solution.totals.items()
+        )
 
     def strategies(self, solution: Solution) -> dict[str, Strategy]:
         """The decisions as strategies, keyed by block."""
@@ -322,10 +324,8 @@ def _block_costs(total: FloatArray, pricer: Pricer) -> tuple[float, ...]:
     def beside(compute: float, weights: float) -> float:
         return max(compute, weights) if pricer.overlaps else compute + weights
 
-    forward = beside(get["XF"], get["WF"])
-    kept = forward + beside(get["XB"] + get["RG"], get["WB"])
-    again = forward + beside(get["XB"] + get["RC"], get["WB"])
+    floor = pricer.layer_floor(backward=True)
+    forward = max(beside(get["XF"], get["WF"]), pricer.layer_floor(backward=False))
+    kept = forward + max(beside(get["XB"] + get["RG"], get["WB"]), floor)
+    again = forward + max(beside(get["XB"] + get["RC"], get["WB"]), floor)
     return kept, max(0.0, again - kept), get["MW"], get["MA"], get["MX"]
-
-
-__all__ = ["BlockSpace", "Chain", "Estimate", "Home", "Pace", "Room", "Solution", "estimate"]

@@ -33,6 +33,86 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class _Addition:
+    """How tables are added into one over a wider scope: per table its axes' order and shape."""
+
+    members: tuple[int, ...]
+    orders: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+
+    def run(self, tables: Sequence[FloatArray]) -> FloatArray:
+        total = np.zeros(self.shape)
+        for member, order, shape in zip(self.members, self.orders, self.shapes, strict=True):
+            total += tables[member].transpose(order).reshape(shape)
+        return total
+
+
+class Order:
+    """An order of elimination for tables of given scopes; runs for any tables of those shapes.
+
+    Args:
+        domains: number of values of each variable.
+        scopes: variables of each table.
+        keep: variables left in the result.
+    """
+
+    def __init__(
+        self, domains: Sequence[int], scopes: Sequence[Sequence[int]], keep: Sequence[int] = ()
+    ) -> None:
+        self.kept = tuple(sorted(keep))
+        self._domains = domains
+        self._scopes: list[tuple[int, ...]] = [tuple(scope) for scope in scopes]
+        self._pool = list(range(len(scopes)))
+        self._rounds: list[tuple[int, tuple[int, ...], _Addition]] = []
+        left = set(range(len(domains))) - set(self.kept)
+        while left:
+            variable = min(left, key=lambda v: (self._size(v), v))
+            left.remove(variable)
+            self._plan(variable)
+        self._last = self._addition(self._pool, self.kept)
+
+    def _size(self, variable: int) -> int:
+        scopes = [self._scopes[i] for i in self._pool if variable in self._scopes[i]]
+        return prod(self._domains[v] for v in {v for scope in scopes for v in scope})
+
+    def _plan(self, variable: int) -> None:
+        mine = [i for i in self._pool if variable in self._scopes[i]]
+        scope = tuple(sorted({v for i in mine for v in self._scopes[i]} - {variable}))
+        self._rounds.append((variable, scope, self._addition(mine, (*scope, variable))))
+        self._pool = [i for i in self._pool if i not in mine] + [len(self._scopes)]
+        self._scopes.append(scope)
+
+    def _addition(self, members: Sequence[int], scope: tuple[int, ...]) -> _Addition:
+        orders, shapes = [], []
+        for member in members:
+            axes = [scope.index(v) for v in self._scopes[member]]
+            orders.append(tuple(sorted(range(len(axes)), key=axes.__getitem__)))
+            shapes.append(
+                tuple(self._domains[v] if v in self._scopes[member] else 1 for v in scope)
+            )
+        shape = tuple(self._domains[v] for v in scope)
+        return _Addition(tuple(members), tuple(orders), tuple(shapes), shape)
+
+    def run(self, tables: Sequence[FloatArray]) -> Elimination:
+        """Minimise over all variables but those kept.
+
+        Args:
+            tables: one per scope; `inf` marks what is not allowed.
+
+        Complexity: the sum over eliminated variables of the size of the table they stand in.
+        """
+        pool = list(tables)
+        records = []
+        for variable, scope, addition in self._rounds:
+            total = addition.run(pool)
+            best = total.argmin(axis=-1)
+            records.append((variable, scope, best))
+            pool.append(total.min(axis=-1))
+        return Elimination(self.kept, self._last.run(pool), tuple(records))
+
+
+@dataclass(frozen=True)
 class Elimination:
     """The minimum as a function of the variables that were kept.
 
@@ -57,47 +137,6 @@ class Elimination:
 def eliminate(
     domains: Sequence[int], factors: Sequence[Factor], keep: Sequence[int] = ()
 ) -> Elimination:
-    """Minimise over all variables but those kept.
-
-    Args:
-        domains: number of values of each variable.
-        factors: tables; `inf` marks what is not allowed.
-        keep: variables left in the result.
-
-    Complexity: the sum over eliminated variables of the size of the table they stand in.
-    """
-    pool = list(factors)
-    kept = tuple(sorted(keep))
-    left = {variable for factor in pool for variable in factor.scope} - set(kept)
-    left |= set(range(len(domains))) - set(kept)
-    records = []
-    while left:
-        variable = min(left, key=lambda v: (_size(v, pool, domains), v))
-        left.remove(variable)
-        mine = [factor for factor in pool if variable in factor.scope]
-        pool = [factor for factor in pool if variable not in factor.scope]
-        scope = tuple(sorted({v for f in mine for v in f.scope} - {variable}))
-        total = _sum(mine, (*scope, variable), domains)
-        best = total.argmin(axis=-1)
-        records.append((variable, scope, best))
-        pool.append(Factor(scope, np.take_along_axis(total, best[..., None], -1)[..., 0]))
-    return Elimination(kept, _sum(pool, kept, domains), tuple(records))
-
-
-def _size(variable: int, pool: Sequence[Factor], domains: Sequence[int]) -> int:
-    scope = {v for factor in pool if variable in factor.scope for v in factor.scope}
-    return prod(domains[v] for v in scope)
-
-
-def _sum(factors: Sequence[Factor], scope: Sequence[int], domains: Sequence[int]) -> FloatArray:
-    """The sum of tables over a scope that contains all of theirs, axes in the order of `scope`."""
-    total = np.zeros([domains[v] for v in scope])
-    for factor in factors:
-        axes = [scope.index(v) for v in factor.scope]
-        order = np.argsort(axes)
-        table = factor.table.transpose(order)
-        shape = [1] * len(scope)
-        for axis in axes:
-            shape[axis] = domains[scope[axis]]
-        total += table.reshape(shape)
-    return total
+    """Minimise over all variables but those kept; see `Order` for many tables of one shape."""
+    order = Order(domains, [factor.scope for factor in factors], keep)
+    return order.run([factor.table for factor in factors])

@@ -19,18 +19,21 @@ from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
 from autoplan.ir.workload import Workload
 from autoplan.pipeline import in_flight
 from autoplan.search.candidates import Shape
-from autoplan.search.chain import Chain, Estimate, Pace, Room, Solution, estimate, is_layer
+from autoplan.search.chain import Chain, Estimate, Pace, Room, estimate, is_layer
 from autoplan.search.prices import OperatorPrices, Transitions
 from autoplan.search.space import BlockSpace
 from autoplan.search.storage import StorageOptions
-from autoplan.search.tables import CHANNEL, BlockTables, Setting, build_tables
+from autoplan.search.build import Setting, build_tables
+from autoplan.search.tables import CHANNEL, BlockTables
 
-OVERLAPS = (1.0, 0.6, 0.3)
+OVERLAPS = (0.6, 1.0, 0.3)
 """Weights of the compute stream that are tried where streams overlap; see `chain`."""
 HIGHEST_PRICE = 1e-6
 LOWEST_PRICE = 1e-14
 """Seconds per byte; beyond, more memory buys nothing (a gigabyte for an hour) or costs nothing."""
-BISECTIONS = 7
+BISECTIONS = 4
+PROMISING = 1.1
+"""A candidate this much slower than the incumbent is not tried with further weights."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,21 @@ class Inputs:
     hardware: Hardware
     stack: Stack
     workload: Workload
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a candidate has to beat.
+
+    Attributes:
+        reserve: bytes per stage that estimates are known to miss.
+        best: step time that it must beat.
+        incumbent: best step time so far of all candidates; one far from it is not refined.
+    """
+
+    reserve: tuple[float, ...]
+    best: float
+    incumbent: float = float("inf")
 
 
 class Engine:
@@ -136,7 +154,7 @@ class Engine:
             tables[name] = built
         return Chain(self.inputs.graph, tables) if _share_boundaries(tables) else None
 
-    def room(self, chain: Chain, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Room:
+    def room(self, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Room:
         """Memory and transfers of a candidate's stages."""
         limits = [self.capacity - extra for extra in reserve]
         hop = 0.0
@@ -154,47 +172,62 @@ class Engine:
         return batch * extent["s"] * extent["m"] * width / shape.mesh.size
 
     def solve(
-        self, chain: Chain, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]
+        self, chain: Chain, shape: Shape, freedom: Freedom, limit: Limit
     ) -> Estimate | None:
-        """The best decisions that fit by estimate; None if none does."""
-        room = self.room(chain, shape, freedom, reserve)
-        choices = {"none": (False,), "full": (True,)}.get(freedom.recompute, (False, True))
+        """The best decisions that fit by estimate; None if none does, or none beats `limit.best`.
+
+        First with memory for nothing, once per weight of the compute stream: each minimum is a lower
+        bound of the candidate's step. Only where the best of these does not fit as it is are prices of
+        memory and recomputing tried.
+        """
+        room = self.room(shape, freedom, limit.reserve)
+        flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
+        overlaps = OVERLAPS if self.pricer.overlaps else (None,)
+        again = freedom.recompute == "full"
+        paces = [
+            Pace(shape.stages, shape.micro_batches, flight, 0.0, overlap, again)
+            for overlap in overlaps
+        ]
+        free = [chain.solve(pace) for pace in paces]
+        if any(found is None or found.objective >= limit.best for found in free):
+            return None
         best: Estimate | None = None
-        for recompute in choices:
-            for overlap in OVERLAPS if self.pricer.overlaps else (None,):
-                found = self._walk(chain, shape, room, (overlap, recompute))
-                if found and (best is None or found.step_time < best.step_time):
-                    best = found
+        for pace, found in zip(paces, free, strict=True):
+            assert found is not None
+            best = _better(best, estimate(chain, found, pace, room, self.pricer))
+        if best and (again or not any(best.partition.recompute)):
+            return best
+        for recompute in {"none": (False,), "full": (True,)}.get(freedom.recompute, (False, True)):
+            for pace in paces:
+                if best and best.step_time > PROMISING * limit.incumbent:
+                    continue
+                bar = min(limit.best, best.step_time if best else limit.best)
+                start = replace(pace, recompute=recompute)
+                best = _better(best, self._walk(chain, start, room, bar))
         return best
 
-    def _walk(
-        self, chain: Chain, shape: Shape, room: Room, fixed: tuple[float | None, bool]
-    ) -> Estimate | None:
-        """Raise the price of memory until the stages fit; the best of what was met."""
-        flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
-        pace = Pace(shape.stages, shape.micro_batches, flight, 0.0, *fixed)
+    def _walk(self, chain: Chain, pace: Pace, room: Room, bar: float) -> Estimate | None:
+        """Raise the price of memory until the stages fit; the best of what was met.
 
-        def attempt(price: float) -> Estimate | None:
+        Time only grows with the price, so the walk ends where what does not fit is slower than `bar`.
+        """
+        best: Estimate | None = None
+        low, high = LOWEST_PRICE, HIGHEST_PRICE
+        for _ in range(BISECTIONS + 1):
+            price = high if best is None and low == LOWEST_PRICE else (low * high) ** 0.5
             at = replace(pace, memory_price=price)
             solution = chain.solve(at)
-            return estimate(chain, solution, at, room, self.pricer) if solution else None
-
-        best = attempt(0.0)
-        if best and not any(best.partition.recompute):
-            return best
-        low, high = LOWEST_PRICE, HIGHEST_PRICE
-        fits = attempt(high)
-        best = _better(best, fits)
-        if fits is None:
-            return best
-        for _ in range(BISECTIONS):
-            middle = (low * high) ** 0.5
-            found = attempt(middle)
+            found = estimate(chain, solution, at, room, self.pricer) if solution else None
+            if price == HIGHEST_PRICE and found is None:
+                return None
             best = _better(best, found)
-            if found and not any(found.partition.recompute):
-                high = middle
-            else:
-                low = middle
+            if found is None and solution and chain.seconds(solution, at) > bar:
+                return best
+            if price < HIGHEST_PRICE:
+                if found and (pace.recompute or not any(found.partition.recompute)):
+                    high = price
+                else:
+                    low = price
         return best
 
     def plan(self, chain: Chain, shape: Shape, found: Estimate) -> Plan:
@@ -243,5 +276,3 @@ def _runs(chain: Chain, found: Estimate) -> list[tuple[Run, ...]]:
         table.append(tuple(runs))
     return table
 
-
-__all__ = ["Engine", "Freedom", "Inputs", "Solution"]

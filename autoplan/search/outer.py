@@ -18,14 +18,16 @@ from math import prod
 from time import perf_counter
 
 from autoplan.cost import Pricer
+from autoplan.describe import describe
 from autoplan.errors import InfeasibleError
+from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan
 from autoplan.ir.timeline import Timeline
 from autoplan.lower import lower
 from autoplan.search.baselines import baselines
 from autoplan.search.candidates import Shape, distinct_arrangements, divisors, factorisations
 from autoplan.search.chain import Chain, Estimate
-from autoplan.search.engine import Engine, Freedom, Inputs
+from autoplan.search.engine import Engine, Freedom, Inputs, Limit
 from autoplan.search.freedom import Degrees, freedoms, outer_pins
 from autoplan.search.result import Ranked, Request, SearchResult
 from autoplan.simulate import simulate_priced
@@ -37,6 +39,8 @@ WIDENED = 4
 """(depth, micro-batches) pairs whose every mesh is tried on larger machines."""
 SIMULATED = 8
 """Candidates that are lowered and simulated at least."""
+SLACK = 1.05
+"""Candidates that may be this much slower than the best estimate are kept, since estimates err."""
 CORRECTIONS = 3
 """Times that a candidate is solved again with the memory that its estimate missed."""
 
@@ -64,6 +68,7 @@ class Search:
         self.refused: Counter[str] = Counter()
         self.shortfall: list[str] = []
         self.solved = 0
+        self.best_of_depth: dict[int, float] = {}
         self.ideal = self._ideal_seconds()
         self.device_limit = request.hardware.device.memory - request.workload.memory_headroom
 
@@ -80,7 +85,7 @@ class Search:
         estimates = self._explore(incumbent)
         ranked = self._exact(estimates)
         matching = [row for row in found if not self.request.pins]
-        plans = _distinct([*ranked, *matching])
+        plans = _distinct(self.request.graph, [*ranked, *matching])
         if not plans:
             raise self._infeasible()
         bound = self.ideal
@@ -138,7 +143,7 @@ class Search:
         results: list[Solved] = []
         best = incumbent
         for bound, p, m in sorted(pairs):
-            if bound > best:
+            if bound > SLACK * best:
                 self.refused["slower than the best even without communication"] += 1
                 continue
             shapes = self._shapes(p, m, every=exhaustive)
@@ -180,16 +185,21 @@ class Search:
         return wider
 
     def _solve_all(self, shapes: Iterable[Shape], best: float) -> list[Solved]:
-        rows = []
+        rows: list[Solved] = []
         for shape in shapes:
             degrees = Degrees(shape.stages, shape.mesh.sizes, shape.micro_batches)
             for freedom in freedoms(self.request, degrees):
-                row = self._solve(shape, freedom, (0.0,) * shape.stages)
+                # The best of each depth is kept, so that people see what else there is.
+                deep = self.best_of_depth.get(shape.stages, float("inf"))
+                limit = Limit((0.0,) * shape.stages, max(SLACK * best, deep), best)
+                row = self._solve(shape, freedom, limit)
                 if row is not None:
                     rows.append(row)
+                    best = min(best, row.estimate.step_time)
+                    self.best_of_depth[shape.stages] = min(deep, row.estimate.step_time)
         return rows
 
-    def _solve(self, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Solved | None:
+    def _solve(self, shape: Shape, freedom: Freedom, limit: Limit) -> Solved | None:
         self.solved += 1
         if self.request.progress:
             self.request.progress(str(shape))
@@ -197,9 +207,9 @@ class Search:
         if chain is None:
             self.refused["a batch, head or width does not divide"] += 1
             return None
-        found = self.engine.solve(chain, shape, freedom, reserve)
+        found = self.engine.solve(chain, shape, freedom, limit)
         if found is None:
-            self.refused["does not fit in memory"] += 1
+            self.refused["slower than the best, or does not fit in memory"] += 1
             return None
         return Solved(shape, freedom, chain, found)
 
@@ -207,20 +217,22 @@ class Search:
 
     def _exact(self, rows: Sequence[Solved]) -> list[Ranked]:
         """Lower and simulate the best estimates, mending those that do not fit after all."""
-        ranked: list[Ranked] = []
-        best = float("inf")
-        for index, row in enumerate(rows):
-            if index >= SIMULATED and ranked and row.estimate.step_time > best:
-                break
-            if index >= 4 * SIMULATED:
-                break
-            final = self._mend(row)
-            if final is None:
-                self.refused["does not fit in memory"] += 1
+        ranked: dict[str, Ranked | None] = {}
+        depths: set[int] = set()
+        for row in rows:
+            if len(ranked) >= SIMULATED and row.shape.stages in depths:
                 continue
-            ranked.append(final)
-            best = min(best, final.timeline.step_time)
-        return sorted(ranked, key=lambda r: r.timeline.step_time)
+            plan = self.engine.plan(row.chain, row.shape, row.estimate)
+            name = plan_name(self.request.graph, plan)
+            if name in ranked:
+                continue
+            ranked[name] = self._mend(row)
+            if ranked[name] is None:
+                self.refused["does not fit in memory"] += 1
+            else:
+                depths.add(row.shape.stages)
+        found = [row for row in ranked.values() if row is not None]
+        return sorted(found, key=lambda r: r.timeline.step_time)
 
     def _mend(self, row: Solved) -> Ranked | None:
         """The candidate as a plan that fits exactly."""
@@ -243,7 +255,8 @@ class Search:
             worst = max(range(len(totals)), key=lambda s: totals[s])
             need, limit = format_bytes(totals[worst]), format_bytes(self.device_limit)
             self.shortfall.append(f"needs {need} of {limit} on stage {worst}")
-            estimate = self.engine.solve(current.chain, current.shape, current.freedom, reserve)
+            limits = Limit(reserve, float("inf"))
+            estimate = self.engine.solve(current.chain, current.shape, current.freedom, limits)
             current = estimate and Solved(row.shape, row.freedom, row.chain, estimate)
         return None
 
@@ -288,14 +301,18 @@ def _is_weight(block: object, name: str) -> bool:
     return tensor.role in ("parameter", "parameter_gradient")
 
 
-def _distinct(rows: Sequence[Ranked]) -> list[Ranked]:
-    """Fastest first, one of those with equal decisions."""
+def _distinct(graph: Graph, rows: Sequence[Ranked]) -> list[Ranked]:
+    """Fastest first, one of those that people would call the same plan."""
     table: dict[str, Ranked] = {}
     for row in sorted(rows, key=lambda r: r.timeline.step_time):
-        plan = row.plan
-        key = repr((plan.strategies, plan.stages, plan.schedule))
-        table.setdefault(key, row)
+        table.setdefault(plan_name(graph, row.plan), row)
     return list(table.values())
+
+
+def plan_name(graph: Graph, plan: Plan) -> str:
+    """What people would call a plan: equal for plans that differ in details only."""
+    words = describe(graph, plan)
+    return repr({key: value for key, value in words.items() if key != "zero_axes"})
 
 
 def search(request: Request) -> SearchResult:

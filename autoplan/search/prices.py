@@ -7,6 +7,7 @@ by the divisibility of dims, as (seconds, seconds per byte) of the default route
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +15,18 @@ from numpy.typing import NDArray
 from autoplan.boxing import RouteTable, route_table
 from autoplan.cost import Pricer
 from autoplan.ir.graph import Block, Op
-from autoplan.ir.layout import Layout, Mesh
+from autoplan.ir.layout import Mesh
 from autoplan.ir.program import Instr, Register
 from autoplan.ir.workload import Precision
 from autoplan.ops import FAMILIES
+from autoplan.search.space import Side
 
 FloatArray = NDArray[np.float64]
 IMPOSSIBLE = 1e15
 """Seconds of a transition that has no route; large, but safe to multiply by zero."""
 
-Local = tuple[tuple[str, int], ...]
-"""(dim, local size) pairs of an operator."""
+Local = tuple[int, ...]
+"""Local sizes of the dims that an operator sees, in the order of `OperatorPrices.dims`."""
 
 
 class OperatorPrices:
@@ -38,21 +40,41 @@ class OperatorPrices:
 
     def __init__(self, pricer: Pricer, precision: Precision, extent: Mapping[str, int]) -> None:
         self.pricer, self.precision, self.extent = pricer, precision, extent
-        self._cache: dict[tuple[str, str, Local, bool], float] = {}
+        self._cache: dict[tuple[str, str, bool], dict[Local, float]] = {}
+        self._dims: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._element_cache: dict[object, float] = {}
 
-    def seconds(self, block: Block, op: Op, local: Local, accumulate: bool = False) -> float:
+    def dims(self, block: Block, op: Op) -> tuple[str, ...]:
+        """The dims that an operator sees, whose local sizes price it."""
+        key = (block.name, op.name)
+        if key not in self._dims:
+            ins, outs = FAMILIES[op.family].operand_dims(op, block.tensors)
+            every = dict.fromkeys(dim for operand in (*ins, *outs) for dim in operand)
+            self._dims[key] = tuple(dim for dim in every if dim != "t")
+        return self._dims[key]
+
+    def seconds(
+        self, block: Block, op: Op, rows: Sequence[Local], accumulate: bool = False
+    ) -> FloatArray:
         """Seconds of one operator.
 
         Args:
             block: whose operator it is.
             op: the operator.
-            local: local size of every dim that it sees.
+            rows: local sizes.
             accumulate: adds its result to an accumulator.
+
+        Shapes:
+            result: one per row.
         """
-        key = (block.name, op.name, local, accumulate)
-        if key not in self._cache:
-            self._cache[key] = self._measure(block, op, dict(local), accumulate)
-        return self._cache[key]
+        known = self._cache.setdefault((block.name, op.name, accumulate), {})
+        result = np.empty(len(rows))
+        for index, local in enumerate(rows):
+            if local not in known:
+                sizes = dict(zip(self.dims(block, op), local, strict=True))
+                known[local] = self._measure(block, op, sizes, accumulate)
+            result[index] = known[local]
+        return result
 
     def _measure(self, block: Block, op: Op, local: dict[str, int], accumulate: bool) -> float:
         ins_dims, outs_dims = FAMILIES[op.family].operand_dims(op, block.tensors)
@@ -74,13 +96,21 @@ class OperatorPrices:
         self, block: Block, name: str, dims: Sequence[str], local: Mapping[str, int]
     ) -> Register:
         # Keys are read along `t` as long as positions are: whole, whatever splits the queries.
-        shape = tuple(local.get(dim, self.extent["s"] if dim == "t" else 1) for dim in dims)
+        shape = tuple(self.extent["s"] if dim == "t" else local[dim] for dim in dims)
         return Register(name, shape, self.precision.of(block.tensors[name].dtype), "")
 
     def on_elements(
         self, family: str, ins: Sequence[tuple[float, str]], outs: Sequence[tuple[float, str]]
     ) -> float:
         """Seconds of an operator of the optimizer step on operands given as (elements, dtype)."""
+        key = (family, tuple(ins), tuple(outs))
+        if key not in self._element_cache:
+            self._element_cache[key] = self._measure_elements(family, ins, outs)
+        return self._element_cache[key]
+
+    def _measure_elements(
+        self, family: str, ins: Sequence[tuple[float, str]], outs: Sequence[tuple[float, str]]
+    ) -> float:
         registers = [Register("", (int(count),), dtype, "") for count, dtype in (*ins, *outs)]
         instr = Instr(family, tuple(range(len(ins))), tuple(range(len(ins), len(registers))))
         work = FAMILIES[family].measure(instr, registers[: len(ins)], registers[len(ins) :])
@@ -103,7 +133,7 @@ class Transitions:
     def table(self, dims: tuple[str, ...], extent: tuple[int, ...]) -> RouteTable:
         """The routes of tensors with these dims."""
         key = (dims, extent)
-        if key not in self._tables:
+        if key not in self._tables:  # spares the general cache's key
             self._tables[key] = route_table(dims, extent, self.mesh.sizes)
         return self._tables[key]
 
@@ -137,23 +167,18 @@ class Transitions:
             hop[going] = after
 
     def price(
-        self, tensor: tuple[tuple[str, ...], tuple[int, ...], int],
-        sources: Sequence[Layout], targets: Sequence[Layout],
-    ) -> FloatArray:  # fmt: skip
-        """Seconds of the routes from each source to each target layout.
+        self, tensor: tuple[tuple[str, ...], tuple[int, ...], int], sources: Side, targets: Side
+    ) -> FloatArray:
+        """Seconds of the routes from each source to each target.
 
         Args:
             tensor: (dims, global extent, bytes of one element).
-            sources, targets: layouts.
+            sources, targets: layouts at both ends.
 
         Shapes:
             result: (sources, targets).
         """
         dims, extent, width = tensor
-        table = self.table(dims, extent)
-        seconds, per_byte = self.terms(table)
-        rows = np.array([table.number[layout] for layout in sources], dtype=np.intp)
-        columns = np.array([table.number[layout] for layout in targets], dtype=np.intp)
-        nbytes = float(np.prod(np.array(extent, dtype=np.float64))) * width
-        grid = np.ix_(rows, columns)
-        return np.asarray(seconds[grid] + per_byte[grid] * nbytes)
+        seconds, per_byte = self.terms(self.table(dims, extent))
+        rows, columns = sources.numbers[:, None], targets.numbers
+        return np.asarray(seconds[rows, columns] + per_byte[rows, columns] * prod(extent) * width)

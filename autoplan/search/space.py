@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.boxing import layout_numbers
 from autoplan.errors import Refusal
 from autoplan.ir.graph import Block, Op
 from autoplan.ir.layout import B, Layout, P, S
@@ -39,6 +40,39 @@ class Variable:
     values: tuple[tuple[Choice, ...], ...] | tuple[Home, ...]
 
 
+@dataclass(frozen=True)
+class Side:
+    """One end of a transition: a tensor as a variable decides it.
+
+    Attributes:
+        variable: its number.
+        layouts: per value of the variable.
+        numbers: their rows in route tables.
+        split: (values, axes), whether the axis splits the tensor.
+        partial: per value, whether some axis leaves partial sums.
+    """
+
+    variable: int
+    layouts: tuple[Layout, ...]
+    numbers: IndexArray
+    split: NDArray[np.bool_]
+    partial: NDArray[np.bool_]
+
+    def at(self, domain: IndexArray) -> Side:
+        """Only the values of a domain."""
+        return Side(
+            self.variable,
+            tuple(self.layouts[i] for i in domain),
+            self.numbers[domain],
+            self.split[domain],
+            self.partial[domain],
+        )
+
+    def parts(self, sizes: Sequence[int]) -> NDArray[np.float64]:
+        """Into how many pieces each value cuts the tensor."""
+        return np.asarray(np.where(self.split, np.array(sizes, dtype=np.float64), 1.0).prod(axis=1))
+
+
 class BlockSpace:
     """Variables of one block on a mesh with `axes` axes, and the layouts that each value implies.
 
@@ -54,6 +88,7 @@ class BlockSpace:
 
     def __init__(self, block: Block, axes: int) -> None:
         self.block, self.axes = block, axes
+        self._sides: dict[tuple[str, str, int], Side] = {}
         self.groups = {group: i for i, group in enumerate(block.groups)}
         self.hubs: dict[str, int] = {}
         number = len(self.groups)
@@ -119,15 +154,36 @@ class BlockSpace:
                 )
         return table
 
-    def operand_layouts(self, op: Op, position: int) -> tuple[Layout, ...]:
-        """Layout of an operand for every value of the operator's variable."""
-        return tuple(row[0][position] for row in self.layouts[op.name])
+    def operand(self, op: Op, position: int) -> Side:
+        """An operand, as every value of the operator's variable wants it."""
+        return self._side(("in", op.name, position), op.inputs[position], self.groups[op.group])
 
-    def result_layouts(self, op: Op, position: int) -> tuple[Layout, ...]:
-        """Layout of a result for every value of the operator's variable."""
-        return tuple(row[1][position] for row in self.layouts[op.name])
+    def result(self, op: Op, position: int) -> Side:
+        """A result, as every value of the operator's variable leaves it."""
+        return self._side(("out", op.name, position), op.outputs[position], self.groups[op.group])
 
-    def home_layouts(self, hub: str, gradient: bool) -> tuple[Layout, ...]:
-        """Layout of a hub, or of its gradient, for every value of its variable."""
-        values = self.variables[self.hubs[hub]].values
-        return tuple(v.gradient if gradient else v.value for v in values)  # type: ignore[union-attr]
+    def home(self, hub: str, gradient: bool) -> Side:
+        """A hub, or its gradient, for every value of its variable."""
+        return self._side(("home", hub, int(gradient)), hub, self.hubs[hub])
+
+    def _side(self, key: tuple[str, str, int], tensor: str, variable: int) -> Side:
+        if key not in self._sides:
+            layouts = self._side_layouts(key, variable)
+            number = layout_numbers(self.block.tensors[tensor].dims, self.axes)
+            grid = [[p.kind for p in layout] for layout in layouts]
+            kinds = np.array(grid, dtype="U1").reshape(len(layouts), self.axes)
+            self._sides[key] = Side(
+                variable,
+                layouts,
+                np.array([number[layout] for layout in layouts], dtype=np.intp),
+                kinds == "S",
+                (kinds == "P").any(axis=1),
+            )
+        return self._sides[key]
+
+    def _side_layouts(self, key: tuple[str, str, int], variable: int) -> tuple[Layout, ...]:
+        kind, name, position = key
+        if kind == "home":
+            homes = self.variables[variable].values
+            return tuple(h.gradient if position else h.value for h in homes)  # type: ignore[union-attr]
+        return tuple(row[kind == "out"][position] for row in self.layouts[name])

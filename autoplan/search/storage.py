@@ -8,28 +8,42 @@ so they are options of its table and no outer choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.ir.graph import Block
 from autoplan.ir.layout import Layout, split_factor
 from autoplan.ir.plan import Stored
 from autoplan.ir.workload import DTYPE_BYTES, Optimizer, Precision
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
-from autoplan.search.prices import OperatorPrices, Transitions
+from autoplan.search.prices import IMPOSSIBLE, OperatorPrices, Transitions
+from autoplan.search.space import Side
 
 FloatArray = NDArray[np.float64]
-Rows = list[tuple[Stored, FloatArray]]
+Rows = list[tuple[Stored, FloatArray, FloatArray]]
 
-PER_BYTE, LATENCY = 0, 1
-"""A vector has what scales with bytes and the latency of messages apart, since small parameters share
-messages."""
+@dataclass(frozen=True)
+class ParameterPrices:
+    """What storing a parameter costs, for every value of the variable of its operator.
+
+    Attributes:
+        values: (channels, options, values); impossible where a value has fewer options.
+        options: per value its options.
+        reduced: (options, values), whether every micro-batch reduces the gradient.
+    """
+
+    values: FloatArray
+    options: tuple[tuple[Stored, ...], ...]
+    reduced: NDArray[np.bool_]
 
 
 class StorageOptions:
-    """Options by (used layout, raw gradient layout).
+    """Options by (used layout, raw gradient layout); what scales with bytes and the latency of
+    messages are kept apart, since the parameters of a block share messages.
 
     Args:
         prices: of operators.
@@ -49,35 +63,69 @@ class StorageOptions:
         self.precision, self.optimizer = workload
         self.allowed, self.channels = allowed, channels
         self.sizes = transitions.mesh.sizes
-        self._cache: dict[object, Rows] = {}
-        self._latency: dict[int, FloatArray] = {}
+        self._rows: dict[object, Rows] = {}
+        self._routes: dict[
+            tuple[str, ...], tuple[dict[Layout, int], FloatArray, FloatArray, float]
+        ] = {}
+        self._parameters: dict[tuple[str, str], ParameterPrices] = {}
 
-    def options(
-        self, name: str, dims: tuple[str, ...], used: Layout, raw: Layout, trainable: bool
-    ) -> Rows:
-        """(stored layouts, channel vector) pairs; never empty.
+    def parameter(self, block: Block, name: str, used: Side, raw: Side) -> ParameterPrices:
+        """Options and prices of one parameter.
 
         Args:
-            name: the parameter, only to tell equal dims of different sizes apart.
-            dims: its dims.
-            used: layout in which operators use it.
-            raw: layout in which backward leaves its gradient (`used` if frozen).
-            trainable: whether it has a gradient and optimizer state.
+            block: that has it.
+            name: the parameter.
+            used: as the operator uses it, per value of the operator's variable.
+            raw: as backward leaves its gradient (`used` if it is frozen).
         """
-        key = (dims, used, raw, trainable)
-        if key not in self._cache:
-            rows = [
-                (stored, self._vector(dims, stored, used, raw, trainable))
-                for stored in self._stored(dims, used, raw)
-            ]
-            allowed = [row for row in rows if self.allowed(row[0], used, raw)]
-            self._cache[key] = allowed or rows[:1]
-        return self._cache[key]
+        key = (block.name, name)
+        if key not in self._parameters:
+            self._parameters[key] = self._collect(block, name, used, raw)
+        return self._parameters[key]
 
-    def with_share(self, rows: Rows, vectors: FloatArray, share: float) -> FloatArray:
-        """Vectors with the latency of shared messages scaled to this parameter's share."""
-        latency = np.array([self._latency[id(vector)] for _, vector in rows])
-        return vectors - latency * (1.0 - share)
+    def _collect(self, block: Block, name: str, used: Side, raw: Side) -> ParameterPrices:
+        dims, trainable = block.tensors[name].dims, name in block.trainable
+        share = self._share(block, name)
+        pairs = zip(used.layouts, raw.layouts, strict=True)
+        table = [self._options(dims, u, r, trainable) for u, r in pairs]
+        most = max(len(rows) for rows in table)
+        values = np.full((len(self.channels), most, len(table)), IMPOSSIBLE)
+        reduced = np.zeros((most, len(table)), dtype=bool)
+        for index, rows in enumerate(table):
+            for option, (stored, vector, latency) in enumerate(rows):
+                values[:, option, index] = vector + share * latency
+                reduced[option, index] = stored.gradient != raw.layouts[index]
+        options = tuple(tuple(row[0] for row in rows) for rows in table)
+        return ParameterPrices(values, options, reduced)
+
+    def _share(self, block: Block, name: str) -> float:
+        """Share of a message's latency that a parameter bears: moves of a block share messages."""
+        sizes = {
+            other: float(prod(self.extent[dim] for dim in block.tensors[other].dims))
+            for other in block.parameters
+        }
+        return sizes[name] / sum(sizes.values())
+
+    def _options(
+        self, dims: tuple[str, ...], used: Layout, raw: Layout, trainable: bool
+    ) -> Rows:
+        """(stored layouts, what scales with bytes, latency) rows; one impossible row if `used` does
+        not divide."""
+        key = (dims, used, raw, trainable)
+        if key not in self._rows:
+            self._rows[key] = self._find_options(dims, used, raw, trainable)
+        return self._rows[key]
+
+    def _find_options(
+        self, dims: tuple[str, ...], used: Layout, raw: Layout, trainable: bool
+    ) -> Rows:
+        if any(self.extent[dim] % split_factor(dim, used, self.sizes) for dim in dims):
+            return []
+        rows = [
+            (stored, *self._vectors(dims, stored, used, raw, trainable))
+            for stored in self._stored(dims, used, raw)
+        ]
+        return [row for row in rows if self.allowed(row[0], used, raw)] or rows[:1]
 
     def _stored(self, dims: tuple[str, ...], used: Layout, raw: Layout) -> list[Stored]:
         tensor = (dims, self.extent, self.sizes)
@@ -93,24 +141,25 @@ class StorageOptions:
         self, dims: tuple[str, ...], dtype: str, source: Layout, target: Layout
     ) -> tuple[float, float]:
         """(seconds that scale with bytes, latency) of a route."""
-        extent = tuple(self.extent[dim] for dim in dims)
-        table = self.transitions.table(dims, extent)
-        seconds, per_byte = self.transitions.terms(table)
-        i, j = table.number[source], table.number[target]
-        nbytes = float(prod(extent)) * DTYPE_BYTES[dtype]
-        return float(per_byte[i, j]) * nbytes, float(seconds[i, j])
+        if dims not in self._routes:
+            extent = tuple(self.extent[dim] for dim in dims)
+            table = self.transitions.table(dims, extent)
+            self._routes[dims] = (table.number, *self.transitions.terms(table), float(prod(extent)))
+        number, seconds, per_byte, elements = self._routes[dims]
+        i, j = number[source], number[target]
+        return float(per_byte[i, j]) * elements * DTYPE_BYTES[dtype], float(seconds[i, j])
 
     def _elements(self, dims: Sequence[str], layout: Layout) -> float:
         return prod(self.extent[dim] // split_factor(dim, layout, self.sizes) for dim in dims)
 
-    def _vector(
+    def _vectors(
         self, dims: tuple[str, ...], stored: Stored, used: Layout, raw: Layout, trainable: bool
-    ) -> FloatArray:
+    ) -> tuple[FloatArray, FloatArray]:
         vector, latency = np.zeros(len(self.channels)), np.zeros(len(self.channels))
         precision = self.precision
 
         def add(channel: str, price: tuple[float, float]) -> None:
-            vector[self.channels[channel]] += price[0] + price[1]
+            vector[self.channels[channel]] += price[0]
             latency[self.channels[channel]] += price[1]
 
         gather = self._route(dims, precision.parameter, stored.parameter, used)
@@ -124,8 +173,7 @@ class StorageOptions:
             add("ON", self._route(dims, precision.parameter, stored.optimizer, stored.parameter))
             held += self._training(dims, stored, raw, vector)
         vector[self.channels["MW"]] = held
-        self._latency[id(vector)] = latency
-        return vector
+        return vector, latency
 
     def _training(
         self, dims: tuple[str, ...], stored: Stored, raw: Layout, vector: FloatArray

@@ -48,15 +48,16 @@ def plan_document(priced: Priced, search: Mapping[str, Any] | None = None) -> di
 
 
 def kind_of(document: object) -> str:
-    """What a JSON document is: `plan`, `program`, `hardware`, `stack` or `model`."""
+    """What a JSON document is: `plan`, `program`, `hardware`, `stack`, `model` or `unknown`."""
     keys = document.keys() if isinstance(document, dict) else set()
     marks = (
         ("plan", {"strategies", "stored", "parallel", "lifetimes"}),
         ("program", {"groups", "micro_batches", "extent"}),
         ("hardware", {"device", "levels"}),
         ("stack", {"constants", "habits", "restricts"}),
+        ("model", {"model_type", "architectures"}),
     )
-    return next((kind for kind, any_of in marks if keys & any_of), "model")
+    return next((kind for kind, any_of in marks if keys & any_of), "unknown")
 
 
 def load_plan(path: str | Path) -> Loaded:
@@ -66,8 +67,12 @@ def load_plan(path: str | Path) -> Loaded:
         InputError: it is no plan, its decisions do not fit its model and machine, or `parallel` is
             not what they amount to; every problem at once.
     """
-    source = str(path)
-    file = parse_plan(read_json(path), source)
+    source, document = str(path), read_json(path)
+    kind = kind_of(document)
+    if kind not in ("plan", "unknown"):
+        hint = "name a machine after it" if kind in ("model", "program") else ""
+        raise InputError(Problem(source, "", f"a {kind} file", "a plan file", hint))
+    file = parse_plan(document, source)
     graph = step_graph(file.plan.model, file.plan.workload)
     priced = price_plan(graph, file.plan)
     _check_parallel(source, file.parallel, describe(graph, file.plan))

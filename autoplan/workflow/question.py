@@ -212,10 +212,12 @@ def _workload(
 
 def _number(text: str | int | float) -> str | int | float:
     """A number where the text is one, so that it is judged like a number in a file."""
+    if not isinstance(text, str):
+        return text
     for kind in (int, float):
         try:
             return kind(text)
-        except (ValueError, OverflowError):
+        except ValueError:
             continue
     return text
 

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autoplan.errors import InputError, Problem, nearest
+from autoplan.files.data import is_file
 from autoplan.ir.program import Program
 from autoplan.ir.timeline import COUNTED_LINES, Timeline
 from autoplan.ir.workload import PRECISIONS
@@ -141,7 +142,7 @@ def _with_problems(question: Question, request: RunRequest) -> Question:
         if word not in allowed:
             found = f"`{word}`"
             problems.append(Problem(flag, "", found, ", ".join(allowed), nearest(word, allowed)))
-    if request.data and not Path(request.data).is_file():
+    if request.data and not is_file(Path(request.data)):
         problems.append(Problem("--data", "", f"`{request.data}`", "a file that can be read"))
     if request.torchrun is not None and request.transport:
         found = f"`{request.transport}`"
@@ -264,6 +265,8 @@ def run_document(
     # The first step warms caches and allocators.
     seconds = result.step_seconds
     usual = median(seconds[1:] or seconds)
+    spans = result.spans(len(seconds) - 1)
+    began = min(span.start for span in spans)
     program = result.program
     tokens = program.batch * program.micro_batches * program.seq_len
     return {
@@ -287,7 +290,10 @@ def run_document(
             "predicted": _counted_peak(priced.timeline) if priced else None,
         },
         "predicted": dict(priced.predicted) if priced else None,
-        "timeline": [span._asdict() for span in result.spans(len(seconds) - 1)],
+        "timeline": [
+            {**span._asdict(), "start": span.start - began, "end": span.end - began}
+            for span in spans
+        ],
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoplan.errors import InputError, Problem, nearest
-from autoplan.files.data import bundled_names
+from autoplan.files.data import bundled_names, is_file
 from autoplan.files.hardware import dump_hardware
 from autoplan.files.hf_config import FOLDER as MODELS
 from autoplan.files.hf_config import load_model
@@ -63,21 +63,21 @@ def show(name: str = "") -> Shown:
 
 def _kind(name: str) -> str:
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         kind = kind_of(read_json(path, finite=False))
         if kind == "program":
             allowed = "a model, hardware, stack or plan file"
             raise InputError(
                 Problem(name, "", "a program", allowed, "`autoplan simulate` reads it")
             )
-        return kind
+        return "model" if kind == "unknown" else kind
     bare = _SIZED.sub("", name).lower()
     tables = {kind: bundled_names(folder) for kind, folder in NOUNS.items()}
     for kind, names in tables.items():
         wanted = {"model": name.lower().rpartition("/")[2].removesuffix("-hf"), "hardware": bare}
         if wanted.get(kind, name.lower()) in names:
             return kind
-    if (path / "config.json").is_file():
+    if is_file(path / "config.json"):
         return "model"
     if path.suffix == ".json":
         raise InputError(Problem(name, "", "no such file", "a model, hardware, stack or plan file"))

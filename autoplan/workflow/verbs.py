@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoplan.errors import InputError, Problem
+from autoplan.files.data import is_file
 from autoplan.files.problems import Problems
 from autoplan.files.program import parse_program
 from autoplan.files.text import read_json
@@ -161,7 +162,7 @@ def find_plan(question: Question, spans: bool = False) -> Target:
 def _check_alone(question: Question) -> None:
     """A plan file says everything itself."""
     problems = list(question.problems)
-    if not Path(question.subject).is_file():
+    if not is_file(Path(question.subject)):
         found = f"`{question.subject}` alone"
         allowed = "a plan file, or a model and then a machine"
         problems.append(Problem("arguments", "", found, allowed))
@@ -184,7 +185,7 @@ def plan_simulate(question: Question) -> Simulation:
         CheckError: a Program file breaks an invariant.
     """
     path = Path(question.subject)
-    if path.is_file() and kind_of(read_json(path, finite=False)) == "program":
+    if is_file(path) and kind_of(read_json(path, finite=False)) == "program":
         return _simulate_program(question)
     target = find_plan(question, spans=True)
     priced = target.priced

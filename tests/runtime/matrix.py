@@ -20,8 +20,10 @@ from autoplan.presets import build_plan
 from autoplan.runtime.data import Batches, Shape, open_batches
 from autoplan.runtime.execute import RunResult, execute, whole_records
 from autoplan.runtime.pool import Pool
+from autoplan.runtime.progress import describe_place
 from autoplan.runtime.session import Settings
 from autoplan.runtime.verify import Trial, Verdict, verify
+from autoplan.simulate.account import account
 from tests.plans import ADAMW, SEQ_LEN, TINY_GPT, TINY_LLAMA, machine
 
 LLAMA = TINY_LLAMA
@@ -49,6 +51,7 @@ class Case:
         steps: how many.
         optimizer, trainable, precision: of the workload.
         text: read a text file instead of synthetic tokens.
+        seq_len: positions per sequence.
     """
 
     ranks: int
@@ -60,6 +63,7 @@ class Case:
     trainable: str = "full"
     precision: str = "fp64"
     text: bool = False
+    seq_len: int = SEQ_LEN
 
     def __str__(self) -> str:
         """Model, pins and what is unusual, for people and as the name of a test."""
@@ -75,7 +79,7 @@ class Case:
         """Of the plan."""
         precision = PRECISIONS[self.precision]
         return Workload(
-            "train", self.batch, SEQ_LEN, precision, self.optimizer, self.trainable, seed=SEED
+            "train", self.batch, self.seq_len, precision, self.optimizer, self.trainable, seed=SEED
         )
 
 
@@ -119,6 +123,8 @@ CASES = (
     Case(8, "dp=2,tp=2,pp=2", steps=3),
     Case(8, "dp=2,tp=2,pp=2,zero=1,recompute=full", GPT),
     Case(8, "dp=2,cp=2,tp=2,zero=3"),
+    Case(4, "dp=2,tp=2", precision="fp32"),
+    Case(2, "dp=2,zero=1", precision="bf16_mixed"),
 )
 
 
@@ -140,6 +146,16 @@ class Prepared:
         """Run it in the pool's processes, or here in lock-step."""
         return execute(self.program, self.graph, self.settings, pool)
 
+    def foretold(self) -> dict[int, tuple[int, str]]:
+        """Rank -> (largest count in bytes, where it is reached), from the Program alone."""
+        table = {}
+        for stage in self.program.stages:
+            told = account(stage)
+            for rank in stage.mesh.devices():
+                at = describe_place(self.program, rank, told.action, told.instruction)
+                table[rank] = told.peak, at
+        return table
+
     def verify(self, result: RunResult) -> Verdict:
         """Compare a run with the unsharded reference."""
         trial = Trial(self.graph, self.case.workload, self.batches)
@@ -148,10 +164,10 @@ class Prepared:
 
 def prepare(case: Case) -> Prepared:
     """Build the plan that a case's pins name, and lower it."""
-    graph = training_step(build_graph(case.model, SEQ_LEN), case.trainable)
+    graph = training_step(build_graph(case.model, case.seq_len), case.trainable)
     profile = (machine(case.ranks), Stack("toy"))
     plan = build_plan(graph, case.model, profile, case.workload, parse_pins([case.pins]))
-    shape = Shape(case.batch, SEQ_LEN, case.model.vocab)
+    shape = Shape(case.batch, case.seq_len, case.model.vocab)
     # Any text file will do; this one is at hand wherever the tests are.
     batches = open_batches(shape, SEED, Path(__file__) if case.text else None)
     return Prepared(case, graph, lower(graph, plan), batches)
