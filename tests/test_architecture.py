@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = {
     "ir": 0, "errors": 0, "units": 0,
-    "ops": 1, "boxing": 1, "pipeline": 1, "files": 1, "pins": 1,
+    "ops": 1, "boxing": 1, "pipeline": 1, "files": 1,
     "frontends": 2, "cost": 2, "presets": 2, "describe": 2,
     "lower": 3, "rehearsal": 3,
     "simulate": 4, "runtime": 4,

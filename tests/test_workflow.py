@@ -13,7 +13,7 @@ from autoplan.files.machine_spec import load_hardware
 from autoplan.files.stack import load_stack
 from autoplan.files.text import write_json
 from autoplan.ir.timeline import MEMORY_LINES
-from autoplan.pins import parse_pins
+from autoplan.presets.pins import parse_pins
 from autoplan.workflow import (
     Options,
     Question,

@@ -52,13 +52,13 @@ class _BlockWriter:
         y = self.activation(name + ".out", _RESIDUAL)
         rstd = self.activation(name + ".rstd", ("b", "s"), "statistic")
         weight = self.parameter(name, "m")
+        eps = ("eps", config.norm_eps)
         if config.norm == "rms_norm":
-            attrs = (("eps", config.norm_eps), ("offset", config.norm_offset))
-            return self.op("rms_norm", (x, weight), (y, rstd), name, attrs)
+            offset = ("offset", config.norm_offset)
+            return self.op("rms_norm", (x, weight), (y, rstd), name, (eps, offset))
         bias = self.parameter(name + "_bias", "m")
         mean = self.activation(name + ".mean", ("b", "s"), "statistic")
-        attrs = (("eps", config.norm_eps),)
-        return self.op("layer_norm", (x, weight, bias), (y, mean, rstd), name, attrs)
+        return self.op("layer_norm", (x, weight, bias), (y, mean, rstd), name, (eps,))
 
     def linear(
         self, x: str, name: str, dims: tuple[tuple[str, ...], tuple[str, ...]], group: str

@@ -162,7 +162,9 @@ def _trainable_names(graph: Graph, trainable: str) -> frozenset[str]:
     try:
         pattern = re.compile(trainable)
     except re.error as error:
-        problem = Problem("workload", "trainable", f"`{trainable}`", f"a regular expression ({error})")
+        problem = Problem(
+            "workload", "trainable", f"`{trainable}`", f"a regular expression ({error})"
+        )
         raise InputError(problem) from None
     names = frozenset(name for name in graph.parameters if pattern.search(name))
     if not names:

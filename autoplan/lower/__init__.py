@@ -4,6 +4,8 @@
     segments   forward and backward of a block
     step       gathers, reductions, norm, optimizer
     stage      the order of actions of one stage
+    member     block instances of a stage, segments that stages share
+    slots      what a stage is lent, fed and sent
     program    all stages; problems of a plan, all at once
     check      what must hold of any Program, wherever it came from
 

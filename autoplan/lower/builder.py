@@ -82,9 +82,7 @@ class SegmentBuilder:
     def bind(self, register: int, binding: Binding) -> None:
         """Bind an existing register to a slot."""
         self.formals.append(
-            Formal(
-                register, binding.intent, binding.slot, binding.layer, binding.per_micro_batch
-            )
+            Formal(register, binding.intent, binding.slot, binding.layer, binding.per_micro_batch)
         )
 
     def emit(
@@ -130,7 +128,10 @@ class SegmentBuilder:
     ) -> None:  # fmt: skip
         """Append one collective (or one slice) over operands that all make the same kind of step."""
         first = steps[0]
-        dims = [t.dims.index(step.dim) if step.dim else -1 for t, step in zip(tensors, steps, strict=True)]
+        dims = [
+            t.dims.index(step.dim) if step.dim else -1
+            for t, step in zip(tensors, steps, strict=True)
+        ]
         attrs: list[tuple[str, object]] = [("axes", first.axes)]
         if first.kind == "slice":
             attrs.append(("dim", dims[0]))
@@ -143,9 +144,7 @@ class SegmentBuilder:
             attrs.append(("reduction", first.reduction))
         self.emit(first.kind, ins, outs, tuple(attrs))
 
-    def bucketed(
-        self, tensors: Sequence[tuple[Named, Layout, Layout]]
-    ) -> list[int]:
+    def bucketed(self, tensors: Sequence[tuple[Named, Layout, Layout]]) -> list[int]:
         """Move several tensors at once: steps of one kind over the same axes share one message.
 
         Args:

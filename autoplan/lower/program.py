@@ -8,9 +8,10 @@ from autoplan.errors import InputError, Problem, Refusal
 from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Home, Plan, StagePlan, Strategy
 from autoplan.ir.program import Program
-from autoplan.ops.layouts import BlockLayouts
+from autoplan.lower.member import Member, SegmentStore
 from autoplan.lower.segments import BlockContext
-from autoplan.lower.stage import Member, SegmentStore, StageLowering
+from autoplan.lower.stage import StageLowering
+from autoplan.ops.layouts import BlockLayouts
 
 Runs = list[tuple[int, str, bool]]
 
@@ -117,9 +118,7 @@ def _strategy_problems(graph: Graph, plan: Plan, rows: Runs, axes: int) -> list[
     return problems
 
 
-def _derive_layouts(
-    graph: Graph, plan: Plan
-) -> tuple[dict[str, BlockLayouts], list[Problem]]:
+def _derive_layouts(graph: Graph, plan: Plan) -> tuple[dict[str, BlockLayouts], list[Problem]]:
     extent = {**graph.extent, "b": plan.batch}
     layouts: dict[str, BlockLayouts] = {}
     problems = []
@@ -138,9 +137,7 @@ def _derive_layouts(
     return layouts, problems
 
 
-def _boundary_problems(
-    graph: Graph, plan: Plan, layouts: dict[str, BlockLayouts]
-) -> list[Problem]:
+def _boundary_problems(graph: Graph, plan: Plan, layouts: dict[str, BlockLayouts]) -> list[Problem]:
     """Neighbouring blocks must agree on what they hand over; between stages nothing is partial."""
     problems = []
     rows = [
@@ -156,7 +153,9 @@ def _boundary_problems(
             continue
         if left != right:
             problems.append(
-                Problem("plan", where, _home_text(right), f"{_home_text(left)}, as `{key}` leaves it")
+                Problem(
+                    "plan", where, _home_text(right), f"{_home_text(left)}, as `{key}` leaves it"
+                )
             )
         if stage != next_stage:
             if any(p.kind == "P" for p in left.gradient):
@@ -232,16 +231,16 @@ def _members(
         shared = tuple(n for n in owned if not own.issuperset(users.get(prefix + n, ())))
         counted = all(users[prefix + n][0] in own for n in shared)
         opens = frozenset(n for n in block.trainable if last_user[prefix + n] == index)
-        members.append(
-            Member(index, key, contexts[key], recompute, owned, shared, counted, opens)
-        )
+        members.append(Member(index, key, contexts[key], recompute, owned, shared, counted, opens))
     return members
 
 
 def _groups(graph: Graph, plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
     """Groups beyond mesh axes: all ranks, and the stages that share a tied parameter."""
     devices = [stage.mesh.devices() for stage in plan.stages]
-    groups = {"world": (tuple(sorted(d for stage in devices for d in stage)),)}
+    groups: dict[str, tuple[tuple[int, ...], ...]] = {
+        "world": (tuple(sorted(d for stage in devices for d in stage)),)
+    }
     stage_of = {
         index: stage for stage, rows in enumerate(stage_instances(plan)) for index, _, _ in rows
     }

@@ -309,8 +309,6 @@ def _emit_weight_gradient(segment: _BlockSegment, op: Op, defines: frozenset[str
             segment.emit(op)
             builder.bind(builder.table[gradient, layout], Binding("out", gradient, index))
             continue
-        so_far = builder.formal(
-            context.named(gradient), layout, Binding("acc", gradient, index)
-        )
+        so_far = builder.formal(context.named(gradient), layout, Binding("acc", gradient, index))
         segment.emit(op, accumulate_into=so_far)
         builder.returned(so_far, builder.table[gradient, layout])

@@ -9,23 +9,16 @@ a sent tensor is held until the next send on its channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
-from autoplan.ir.graph import GRADIENT, Block, Graph
-from autoplan.ir.layout import Layout, local_shape
+from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan, StagePlan
-from autoplan.ir.program import Action, Register, Segment, SlotSpec, StageProgram
-from autoplan.lower.segments import (
-    RUN_FEEDS,
-    BlockContext,
-    backward_segment,
-    feed_slot,
-    forward_segment,
-)
+from autoplan.ir.program import Action, Segment, StageProgram
+from autoplan.lower.member import Member, SegmentStore
+from autoplan.lower.segments import backward_segment, forward_segment
+from autoplan.lower.slots import StageSlots
 from autoplan.lower.step import (
-    REDUCED,
     factor_segment,
     final_segment,
     gather_segment,
@@ -35,79 +28,6 @@ from autoplan.lower.step import (
     step_segment,
 )
 from autoplan.pipeline import SCHEDULES
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One block instance of a stage.
-
-    Attributes:
-        index: into the graph's instances.
-        strategy: its key.
-        context: of its block under that strategy.
-        recompute: whether its forward is run again in backward.
-        owned: trainable parameters whose reduced gradient, norm and step belong to this instance
-            (a tied parameter belongs to the first instance of the stage that uses it).
-        shared: owned parameters that other stages use as well.
-        counted: whether this stage counts the shared ones in the norm.
-        opens: trainable parameters whose accumulator this instance's first backward defines.
-    """
-
-    index: int
-    strategy: str
-    context: BlockContext
-    recompute: bool
-    owned: tuple[str, ...]
-    shared: tuple[str, ...]
-    counted: bool
-    opens: frozenset[str]
-
-    @property
-    def block(self) -> Block:
-        """Its block."""
-        return self.context.block
-
-    @cached_property
-    def gathers(self) -> tuple[str, ...]:
-        """Parameters gathered before use."""
-        return tuple(name for name in self.block.parameters if self.context.gathered(name))
-
-    @cached_property
-    def reduces(self) -> tuple[str, ...]:
-        """Parameters whose gradient every micro-batch reduces."""
-        return tuple(name for name in self.block.trainable if self.context.reduced_each(name))
-
-    @cached_property
-    def finals(self) -> tuple[str, ...]:
-        """Owned parameters whose gradient moves at the end of the step, shared ones aside."""
-        stored = self.context.layouts.strategy.stored
-        return tuple(
-            name for name in self.owned
-            if name not in self.shared and stored[name].gradient != stored[name].optimizer
-        )  # fmt: skip
-
-    @cached_property
-    def gradients(self) -> tuple[tuple[str, str], ...]:
-        """(owned parameter, slot prefix of its reduced gradient)."""
-        moved = {*self.finals, *self.shared}
-        return tuple((n, REDUCED if n in moved else GRADIENT) for n in self.owned)
-
-
-@dataclass
-class SegmentStore:
-    """Distinct segments of a Program, shared by stages that call alike.
-
-    Attributes:
-        built: what a segment depends on -> segment.
-    """
-
-    built: dict[tuple[object, ...], Segment] = field(default_factory=dict)
-
-    def get(self, identity: tuple[object, ...], build: Callable[[], Segment]) -> Segment:
-        """The segment of that identity, built on first use."""
-        if identity not in self.built:
-            self.built[identity] = build()
-        return self.built[identity]
 
 
 class StageLowering:
@@ -125,7 +45,7 @@ class StageLowering:
         self, plan: Plan, graph: Graph, stage: int, members: Sequence[Member], store: SegmentStore
     ) -> None:
         self.plan, self.graph, self.stage, self.members = plan, graph, stage, tuple(members)
-        self.store = store
+        self.store, self.slots = store, StageSlots(plan, graph, stage, members)
         self.segments: dict[str, Segment] = {}
         self.actions: list[Action] = []
         self._held: dict[str, Action] = {}
@@ -193,15 +113,15 @@ class StageLowering:
             self.stage_plan.mesh,
             self.segments,
             tuple(self.actions),
-            self._resident(),
-            self._feeds,
-            self._channels(),
-            self._gradient_specs(),
+            self.slots.resident(),
+            self.slots.feeds,
+            self.slots.channels(),
+            self.slots.gradients(),
         )
 
     def _forward_pass(self, micro_batch: int) -> None:
         members = self.members
-        feeds = self._feed_names
+        feeds = self.slots.feed_names
         if feeds:
             self.actions.append(Action("FEED", "", -1, micro_batch, -1, feeds))
         if self.stage > 0:
@@ -235,7 +155,7 @@ class StageLowering:
                 self._finalise(member, member.finals, "")
         if members[0].block.passes_gradient and self.stage > 0:
             self._send("d.x", members[0].index, micro_batch, self.stage - 1)
-        feeds = self._feed_names
+        feeds = self.slots.feed_names
         if feeds:
             self.actions.append(Action("FREE", "", -1, micro_batch, -1, feeds))
 
@@ -310,7 +230,7 @@ class StageLowering:
         )  # fmt: skip
         self.actions.append(Action("NORM", key))
         for member in updating:
-            key = self._segment(member, "STEP", "", lambda key, m=member: self._step(key, m))
+            key = self._segment(member, "STEP", "", partial(self._step, member))
             self.actions.append(Action("STEP", key, member.index))
         self.actions.append(Action("FREE", "", -1, -1, -1, ("factor",)))
         last = self.members[-1]
@@ -329,112 +249,6 @@ class StageLowering:
         )  # fmt: skip
         self.actions.append(Action("NORM", key, member.index))
 
-    def _step(self, key: str, member: Member) -> Segment:
+    def _step(self, member: Member, key: str) -> Segment:
         optimizer = self.plan.workload.optimizer
         return step_segment(key, member.context, member.gradients, optimizer)
-
-    # --- slots ----------------------------------------------------------------------------------
-
-    def _spec(
-        self, member: Member, tensor: str, layout: Layout, slot: tuple[str, int],
-        source: tuple[str, ...],
-    ) -> SlotSpec:  # fmt: skip
-        named = member.context.named(tensor)
-        return self._make_spec(member, (named.name, named.dims, named.dtype, named.category),
-                               layout, slot, source)  # fmt: skip
-
-    def _make_spec(
-        self, member: Member, named: tuple[str, tuple[str, ...], str, str], layout: Layout,
-        slot: tuple[str, int], source: tuple[str, ...],
-    ) -> SlotSpec:  # fmt: skip
-        name, dims, dtype, category = named
-        shape = local_shape(dims, layout, member.context.sizes, member.context.extent)
-        register = Register(name, shape, dtype, category)
-        return SlotSpec((*slot, -1), register, layout, dims, source)
-
-    def _resident(self) -> tuple[SlotSpec, ...]:
-        specs: dict[tuple[str, int, int], SlotSpec] = {}
-        for member in self.members:
-            for spec in (*self._parameter_specs(member), *self._run_feeds(member)):
-                specs.setdefault(spec.slot, spec)
-        return tuple(specs.values())
-
-    def _full_name(self, member: Member, name: str) -> str:
-        return self.graph.instances[member.index].prefix + name
-
-    def _parameter_specs(self, member: Member) -> list[SlotSpec]:
-        context, workload = member.context, self.plan.workload
-        specs = []
-        for name in member.block.parameters:
-            stored = context.layouts.strategy.stored[name]
-            index = -1 if name in context.tied else member.index
-            full = self._full_name(member, name)
-            specs.append(
-                self._spec(member, name, stored.parameter, (name, index), ("parameter", full))
-            )
-            if name not in member.block.trainable:
-                continue
-            precision = context.precision
-            states = [(s, precision.optimizer) for s in workload.optimizer.states]
-            if precision.master != precision.parameter:
-                states.append(("master", precision.master))
-            for state, dtype in states:
-                slot = f"{name}.{state}"
-                source = ("master", full) if state == "master" else ("state", full, state)
-                named = (slot, context.named(name).dims, dtype, "optimizer")
-                specs.append(
-                    self._make_spec(member, named, stored.optimizer, (slot, index), source)
-                )
-        return specs
-
-    def _run_feeds(self, member: Member) -> list[SlotSpec]:
-        """Positions and the number of valid tokens: there for the whole step."""
-        return [
-            self._spec(member, name, layout, (feed_slot(name, layout), -1), ("feed", name))
-            for name, layout in member.context.layouts.feeds
-            if name in RUN_FEEDS
-        ]
-
-    @cached_property
-    def _feed_names(self) -> tuple[str, ...]:
-        return tuple(self._feeds)
-
-    @cached_property
-    def _feeds(self) -> Mapping[str, SlotSpec]:
-        table = {}
-        for member in self.members:
-            for name, layout in member.context.layouts.feeds:
-                if name not in RUN_FEEDS:
-                    slot = feed_slot(name, layout)
-                    table[slot] = self._spec(member, name, layout, (slot, -1), ("feed", name))
-        return table
-
-    def _channels(self) -> Mapping[str, SlotSpec]:
-        """What arrives from the neighbours: activations from before, gradients from after."""
-        table = {}
-        first, last = self.members[0], self.members[-1]
-        if self.stage > 0:
-            home = first.context.layouts.home(first.block.input)
-            assert home is not None
-            table["x"] = self._spec(first, first.block.input, home.value, ("x", -1), ("channel",))
-        if self.stage + 1 < len(self.plan.stages) and last.block.backward:
-            home = last.context.layouts.home(last.block.output)
-            assert home is not None
-            name = GRADIENT + last.block.output
-            table["d.x"] = self._spec(last, name, home.gradient, ("d.x", -1), ("channel",))
-        return table
-
-    def _gradient_specs(self) -> Mapping[str, SlotSpec]:
-        """Full parameter name -> the reduced gradient that STEP consumes."""
-        table = {}
-        for member in self.members:
-            for name, prefix in member.gradients:
-                stored = member.context.layouts.strategy.stored[name]
-                index = -1 if name in member.context.tied else member.index
-                full = self._full_name(member, name)
-                table[full] = self._spec(
-                    member, GRADIENT + name, stored.optimizer, (prefix + name, index),
-                    ("gradient", full),
-                )  # fmt: skip
-        return table
-

@@ -2,11 +2,22 @@
 
     pins          text -> what each key may be
     plan          single values -> a Plan
+    plain         plain choices that people make without a search, as pins
     restrictions  pins -> what they leave open in a search
 
 The law is `describe(build_plan(pins)) == pins`.
 """
 
+from autoplan.presets.pins import DEGREES, Pin, Pins, parse_pins
 from autoplan.presets.plan import DEFAULT_ORDER, build_plan, settle, spread_layers
 
-__all__ = ["DEFAULT_ORDER", "build_plan", "settle", "spread_layers"]
+__all__ = [
+    "DEFAULT_ORDER",
+    "DEGREES",
+    "Pin",
+    "Pins",
+    "build_plan",
+    "parse_pins",
+    "settle",
+    "spread_layers",
+]

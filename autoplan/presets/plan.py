@@ -26,7 +26,7 @@ from autoplan.ir.plan import Choice, Home, Plan, Run, Schedule, StagePlan, Store
 from autoplan.ir.workload import Workload
 from autoplan.ops import BlockLayouts
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
-from autoplan.pins import DEGREES, Pins, Value
+from autoplan.presets.pins import DEGREES, Pins, Value
 
 AXIS_ROLES = ("cp", "tp", "tp2", "dp")
 """Logical mesh order, outermost split first: positions, then heads, and the axis over which state may

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
+from autoplan.errors import Problem
 from autoplan.ir.layout import Layout
 from autoplan.ir.plan import Home, Stored
 from autoplan.ops.storing import LEVELS, level_of, splittable_axes
-from autoplan.pins import Pins
+from autoplan.presets.pins import DEGREES, Pin, Pins, Value
+
+NAMED = ("micro_batch", "zero", "recompute")
+"""With all degrees, these keys leave nothing to search but details of a block."""
 
 Roles = tuple[str, ...] | None
 """A role per mesh axis, or None where nothing about axes is pinned."""
 
 AXES = ("dp", "cp", "tp", "tp2")
-ABOUT_AXES = frozenset({*AXES, "sp", "micro_batch"})
-_ANY_POSITION = frozenset({"s", None})
+ABOUT_AXES = frozenset({*AXES, "sp", "micro_batch", "zero"})
 WEIGHT_SPLITS = {
     "tp": {
         "q": frozenset("grd"), "kv": frozenset({"g", "s", None}), "attention": frozenset("gr"),
@@ -26,6 +29,60 @@ WEIGHT_SPLITS = {
             "up": frozenset("m"), "down": frozenset("m")},
 }  # fmt: skip
 """Role -> layer operator -> splits that suit it; operators not named are free."""
+
+
+def problems(pins: Pins, devices: int) -> list[Problem]:
+    """Pinned degrees that no plan on so many devices can have."""
+    fixed = {k: v for k in DEGREES if (v := _single(pins, k)) is not None and v > 0}
+    product = prod(fixed.values())
+    text = " x ".join(f"{key}={value}" for key, value in fixed.items())
+    if devices % product:
+        return [Problem("--pin", "degrees", text, f"a divisor of {devices} devices")]
+    if len(fixed) == len(DEGREES) and product != devices:
+        return [Problem("--pin", "degrees", text, f"a product of {devices} devices")]
+    return []
+
+
+def _single(pins: Pins, key: str) -> int | None:
+    value = pins[key].single if key in pins else None
+    return value if isinstance(value, int) else None
+
+
+def degrees_complete(pins: Pins, devices: int) -> bool:
+    """Whether the pinned degrees, with 1 for what is not named, use every device."""
+    fixed = [v for key in DEGREES if (v := _single(pins, key)) is not None]
+    if -1 in fixed:
+        return True
+    return bool(fixed) and prod(fixed) == devices
+
+
+def named_grid(pins: Pins, batch: int) -> list[dict[str, Pin]]:
+    """Complete pins: those given, with every value that they leave open in name.
+
+    Empty where a search over placements is the better answer: the mesh has at most two axes and
+    something is left open.
+
+    Args:
+        pins: with complete degrees.
+        batch: global batch.
+    """
+    axes = sum(1 for key in AXES if (_single(pins, key) or 1) != 1)
+    open_names = [key for key in NAMED if key not in pins or pins[key].single is None]
+    if open_names and axes <= 2:
+        return []
+    powers = [1 << i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
+    every: dict[str, list[Value]] = {
+        "micro_batch": list(powers), "zero": [0, 1, 2, 3], "recompute": ["none", "full"],
+    }  # fmt: skip
+    choices = []
+    for key in NAMED:
+        pin = pins.get(key)
+        given = list(pin.values) if pin and pin.values else every[key]
+        choices.append([value for value in given if pin is None or pin.allows(value)])
+    return [
+        {**pins, **{key: Pin((value,)) for key, value in zip(NAMED, row, strict=True)}}
+        for row in product(*choices)
+    ]
 
 
 def stages(pins: Pins, count: int, layers: int) -> bool:
@@ -67,6 +124,8 @@ def roles(pins: Pins, sizes: Sequence[int], batch: int) -> Iterator[Roles]:
             continue
         if batch % degrees["dp"]:
             continue
+        if "zero" in pins and degrees["dp"] * degrees["cp"] == 1 and not pins["zero"].allows(0):
+            continue  # nothing is replicated, so nothing could be split
         if "micro_batch" in pins and not pins["micro_batch"].allows(batch // degrees["dp"]):
             continue
         yield named
@@ -88,10 +147,12 @@ class Rule:
         kind = block.split("~")[0]
         if variable == "head" and isinstance(value, tuple) and not self._vocabulary(value):
             return False
-        if self.roles is None or kind != "layer":
+        if self.roles is None:
             return True
-        if isinstance(value, Home):
+        if isinstance(value, Home):  # of any block: neighbours share the residual stream's
             return self._home(value)
+        if kind != "layer":
+            return True
         assert isinstance(value, tuple)
         return all(
             self._split(variable, role, choice)

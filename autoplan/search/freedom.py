@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoplan.presets import restrictions
+from autoplan.errors import InputError
+from autoplan.ir.plan import Plan
+from autoplan.presets import build_plan, restrictions
 from autoplan.search.engine import Freedom
 from autoplan.search.result import Request
 
@@ -26,6 +28,30 @@ class OuterPins:
     stages: Callable[[int], bool]
     micro_batches: Callable[[int], bool]
     schedules: tuple[str, ...]
+
+
+def named_plans(request: Request) -> list[Plan] | None:
+    """The plans that complete pins name, or None where placements are to be searched.
+
+    Raises:
+        InputError: degrees that the machine cannot have, or no named plan is legal.
+    """
+    pins, machine = request.pins, (request.hardware, request.stack)
+    problems = restrictions.problems(pins, request.hardware.count)
+    if problems:
+        raise InputError(problems)
+    if not restrictions.degrees_complete(pins, request.hardware.count):
+        return None
+    grid = restrictions.named_grid(pins, request.workload.global_batch_size)
+    plans, refused = [], None
+    for row in grid:
+        try:
+            plans.append(build_plan(request.graph, request.config, machine, request.workload, row))
+        except InputError as error:
+            refused = error
+    if refused and not plans:
+        raise refused
+    return plans or None
 
 
 def outer_pins(request: Request) -> OuterPins:

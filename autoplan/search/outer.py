@@ -12,7 +12,7 @@ On machines of at most `EXHAUSTIVE` devices step 2 takes every mesh at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
@@ -28,7 +28,7 @@ from autoplan.search.baselines import baselines
 from autoplan.search.candidates import Shape, distinct_arrangements, divisors, factorisations
 from autoplan.search.chain import Chain, Estimate
 from autoplan.search.engine import Engine, Freedom, Inputs, Limit
-from autoplan.search.freedom import Degrees, freedoms, outer_pins
+from autoplan.search.freedom import Degrees, freedoms, named_plans, outer_pins
 from autoplan.search.result import Ranked, Request, SearchResult
 from autoplan.simulate import simulate_priced
 from autoplan.units import format_bytes
@@ -41,6 +41,7 @@ SIMULATED = 8
 """Candidates that are lowered and simulated at least."""
 SLACK = 1.05
 """Candidates that may be this much slower than the best estimate are kept, since estimates err."""
+SPACE = "depth x micro-batches x meshes of up to two axes x order in the machine x placements"
 CORRECTIONS = 3
 """Times that a candidate is solved again with the memory that its estimate missed."""
 
@@ -79,6 +80,9 @@ class Search:
             InfeasibleError: no plan fits.
         """
         start = perf_counter()
+        grid = named_plans(self.request)
+        if grid is not None:
+            return self._only(grid, start)
         plain = baselines(self.request, self.evaluate)
         found = [row for row in plain.values() if isinstance(row, Ranked) and self.fits(row)]
         incumbent = min((row.timeline.step_time for row in found), default=float("inf"))
@@ -88,12 +92,37 @@ class Search:
         plans = _distinct(self.request.graph, [*ranked, *matching])
         if not plans:
             raise self._infeasible()
-        bound = self.ideal
+        return self._result(plans, plain, start, SPACE)
+
+    def _only(self, plans: Iterable[Plan], start: float) -> SearchResult:
+        """The answer where pins leave no placement open: each plan on its own."""
+        rows = []
+        for plan in plans:
+            self.solved += 1
+            row = self.evaluate(plan)
+            if self.fits(row):
+                rows.append(row)
+                continue
+            self.refused["does not fit in memory"] += 1
+            self._note_shortfall(stage_totals(row.timeline))
+        if not rows:
+            raise self._infeasible()
+        ranked = sorted(rows, key=lambda row: row.timeline.step_time)
+        return self._result(ranked, {}, start, "the pinned configuration")
+
+    def _result(
+        self, plans: Sequence[Ranked], plain: Mapping[str, Ranked | str], start: float, space: str
+    ) -> SearchResult:
         best = plans[0].timeline.step_time
         return SearchResult(
             tuple(plans[: max(1, self.request.top)]), plain, self.solved, perf_counter() - start,
-            bound, best / bound - 1.0, self._space_words(), dict(self.refused), "space explored",
+            self.ideal, best / self.ideal - 1.0, space, dict(self.refused), "space explored",
         )  # fmt: skip
+
+    def _note_shortfall(self, totals: Sequence[int]) -> None:
+        worst = max(range(len(totals)), key=lambda s: totals[s])
+        need, limit = format_bytes(totals[worst]), format_bytes(self.device_limit)
+        self.shortfall.append(f"needs {need} of {limit} on stage {worst}")
 
     # --- exact evaluation -----------------------------------------------------------------------
 
@@ -252,9 +281,7 @@ class Search:
             ]
             framework = self.request.stack.constants["framework_bytes"]
             reserve = tuple(max(r, m - framework) for r, m in zip(reserve, missed, strict=True))
-            worst = max(range(len(totals)), key=lambda s: totals[s])
-            need, limit = format_bytes(totals[worst]), format_bytes(self.device_limit)
-            self.shortfall.append(f"needs {need} of {limit} on stage {worst}")
+            self._note_shortfall(totals)
             limits = Limit(reserve, float("inf"))
             estimate = self.engine.solve(current.chain, current.shape, current.freedom, limits)
             current = estimate and Solved(row.shape, row.freedom, row.chain, estimate)
@@ -287,9 +314,6 @@ class Search:
             hints.append(f"on {devices} devices the model's state takes half of the memory")
         return hints
 
-    def _space_words(self) -> str:
-        return "pipeline depth x micro-batches x meshes of up to two axes x order of axes x recompute"
-
 
 def stage_totals(timeline: Timeline) -> list[int]:
     """Peak bytes of each stage, all lines together."""
@@ -305,7 +329,10 @@ def _distinct(graph: Graph, rows: Sequence[Ranked]) -> list[Ranked]:
     """Fastest first, one of those that people would call the same plan."""
     table: dict[str, Ranked] = {}
     for row in sorted(rows, key=lambda r: r.timeline.step_time):
-        table.setdefault(plan_name(graph, row.plan), row)
+        words = describe(graph, row.plan)
+        plain = {key: value for key, value in words.items() if key not in ("order", "zero_axes")}
+        same_time = f"{row.timeline.step_time:.9e}"  # the machine does not care about the order
+        table.setdefault(repr((plain, same_time)), row)
     return list(table.values())
 
 

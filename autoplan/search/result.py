@@ -11,7 +11,7 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan
 from autoplan.ir.timeline import Timeline
 from autoplan.ir.workload import Workload
-from autoplan.pins import Pins
+from autoplan.presets.pins import Pins
 
 
 @dataclass(frozen=True)

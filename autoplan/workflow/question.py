@@ -21,7 +21,7 @@ from autoplan.ir.graph import Graph
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.workload import Workload
-from autoplan.pins import LATER, PARSERS, Pins, parse_pins
+from autoplan.presets.pins import LATER, PARSERS, Pins, parse_pins
 from autoplan.units import GIB, format_bytes, parse_quantity
 
 Text = str | int | float | None

@@ -117,10 +117,10 @@ def test_rejects_wrong_frees():
 
 
 def test_rejects_collectives_whose_types_do_not_fit():
-    program = PROGRAMS["gathered heads"]
+    programs = (PROGRAMS["gathered heads"], PROGRAMS["gpt, two stages"])
     groups = {"world": 4}
     tried: Counter[str] = Counter()
-    for stage, segment in segments(program):
+    for stage, segment in (pair for program in programs for pair in segments(program)):
         for instr in segment.code:
             if instr.op not in ("all_gather", "reduce_scatter", "all_reduce", "slice"):
                 continue

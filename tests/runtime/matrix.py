@@ -15,7 +15,7 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.program import Program
 from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
 from autoplan.lower import lower
-from autoplan.pins import parse_pins
+from autoplan.presets.pins import parse_pins
 from autoplan.presets import build_plan
 from autoplan.runtime.data import Batches, Shape, open_batches
 from autoplan.runtime.execute import RunResult, execute, whole_records

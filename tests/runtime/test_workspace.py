@@ -12,7 +12,7 @@ from autoplan.ir.program import COLLECTIVES
 from autoplan.ir.workload import PRECISIONS, Workload
 from autoplan.lower import lower
 from autoplan.ops import FAMILIES
-from autoplan.pins import parse_pins
+from autoplan.presets.pins import parse_pins
 from autoplan.presets import build_plan
 from autoplan.runtime import kernels
 from autoplan.runtime.kernels.place import DTYPES, Place, StepContext

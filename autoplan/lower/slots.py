@@ -1,0 +1,138 @@
+"""What a stage is lent, fed and sent: the slots that exist before its actions define any.
+
+Parameters and optimizer state are resident for the whole run, feeds arrive per step or micro-batch,
+channels bring activations and gradients from the neighbours; STEP consumes reduced gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from autoplan.ir.graph import GRADIENT, Graph
+from autoplan.ir.layout import Layout, local_shape
+from autoplan.ir.plan import Plan
+from autoplan.ir.program import Register, SlotSpec
+from autoplan.lower.member import Member
+from autoplan.lower.segments import RUN_FEEDS, feed_slot
+
+
+class StageSlots:
+    """Slots of one stage.
+
+    Args:
+        plan: the Plan.
+        graph: training step.
+        stage: index of the stage.
+        members: its instances, in order.
+    """
+
+    def __init__(self, plan: Plan, graph: Graph, stage: int, members: Sequence[Member]) -> None:
+        self.workload, self.graph, self.members = plan.workload, graph, tuple(members)
+        self.stage, self.stages = stage, len(plan.stages)
+
+    def resident(self) -> tuple[SlotSpec, ...]:
+        """What is there before the first step: parameters, their state, feeds of the whole step."""
+        specs: dict[tuple[str, int, int], SlotSpec] = {}
+        for member in self.members:
+            for spec in (*self._parameter_specs(member), *self._run_feeds(member)):
+                specs.setdefault(spec.slot, spec)
+        return tuple(specs.values())
+
+    @cached_property
+    def feed_names(self) -> tuple[str, ...]:
+        """Names of `feeds`."""
+        return tuple(self.feeds)
+
+    @cached_property
+    def feeds(self) -> Mapping[str, SlotSpec]:
+        """Slot -> what every micro-batch is fed."""
+        table = {}
+        for member in self.members:
+            for name, layout in member.context.layouts.feeds:
+                if name not in RUN_FEEDS:
+                    slot = feed_slot(name, layout)
+                    table[slot] = self._spec(member, name, layout, (slot, -1), ("feed", name))
+        return table
+
+    def channels(self) -> Mapping[str, SlotSpec]:
+        """What arrives from the neighbours: activations from before, gradients from after."""
+        table = {}
+        first, last = self.members[0], self.members[-1]
+        if self.stage > 0:
+            home = first.context.layouts.home(first.block.input)
+            assert home is not None
+            table["x"] = self._spec(first, first.block.input, home.value, ("x", -1), ("channel",))
+        if self.stage + 1 < self.stages and last.block.backward:
+            home = last.context.layouts.home(last.block.output)
+            assert home is not None
+            name = GRADIENT + last.block.output
+            table["d.x"] = self._spec(last, name, home.gradient, ("d.x", -1), ("channel",))
+        return table
+
+    def gradients(self) -> Mapping[str, SlotSpec]:
+        """Full parameter name -> the reduced gradient that STEP consumes."""
+        table = {}
+        for member in self.members:
+            for name, prefix in member.gradients:
+                stored = member.context.layouts.strategy.stored[name]
+                index = -1 if name in member.context.tied else member.index
+                full = self._full_name(member, name)
+                table[full] = self._spec(
+                    member, GRADIENT + name, stored.optimizer, (prefix + name, index),
+                    ("gradient", full),
+                )  # fmt: skip
+        return table
+
+    def _parameter_specs(self, member: Member) -> list[SlotSpec]:
+        context, workload = member.context, self.workload
+        specs = []
+        for name in member.block.parameters:
+            stored = context.layouts.strategy.stored[name]
+            index = -1 if name in context.tied else member.index
+            full = self._full_name(member, name)
+            specs.append(
+                self._spec(member, name, stored.parameter, (name, index), ("parameter", full))
+            )
+            if name not in member.block.trainable:
+                continue
+            precision = context.precision
+            states = [(s, precision.optimizer) for s in workload.optimizer.states]
+            if precision.master != precision.parameter:
+                states.append(("master", precision.master))
+            for state, dtype in states:
+                slot = f"{name}.{state}"
+                source = ("master", full) if state == "master" else ("state", full, state)
+                named = (slot, context.named(name).dims, dtype, "optimizer")
+                specs.append(
+                    self._make_spec(member, named, stored.optimizer, (slot, index), source)
+                )
+        return specs
+
+    def _run_feeds(self, member: Member) -> list[SlotSpec]:
+        """Positions and the number of valid tokens: there for the whole step."""
+        return [
+            self._spec(member, name, layout, (feed_slot(name, layout), -1), ("feed", name))
+            for name, layout in member.context.layouts.feeds
+            if name in RUN_FEEDS
+        ]
+
+    def _full_name(self, member: Member, name: str) -> str:
+        return self.graph.instances[member.index].prefix + name
+
+    def _spec(
+        self, member: Member, tensor: str, layout: Layout, slot: tuple[str, int],
+        source: tuple[str, ...],
+    ) -> SlotSpec:  # fmt: skip
+        named = member.context.named(tensor)
+        return self._make_spec(member, (named.name, named.dims, named.dtype, named.category),
+                               layout, slot, source)  # fmt: skip
+
+    def _make_spec(
+        self, member: Member, named: tuple[str, tuple[str, ...], str, str], layout: Layout,
+        slot: tuple[str, int], source: tuple[str, ...],
+    ) -> SlotSpec:  # fmt: skip
+        name, dims, dtype, category = named
+        shape = local_shape(dims, layout, member.context.sizes, member.context.extent)
+        register = Register(name, shape, dtype, category)
+        return SlotSpec((*slot, -1), register, layout, dims, source)

@@ -1,0 +1,127 @@
+"""Small machines, models and chains for searches whose optimum can be known in another way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from autoplan.cost import Pricer
+from autoplan.frontends import build_graph, training_step
+from autoplan.ir.machine import Device, Hardware, Host, Level, Stack
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.plan import Plan
+from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
+from autoplan.presets import parse_pins
+from autoplan.search import Request
+from autoplan.search.chain import Chain, Estimate, Solution
+from autoplan.search.eliminate import Order
+from autoplan.search.engine import Engine, Freedom, Inputs
+from autoplan.search.partition import Partition
+from autoplan.search.tables import COUNT, BlockTables
+
+HYPER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
+FREE = Freedom("free", lambda *_: True, lambda *_: True)
+"""Nothing is pinned."""
+LEGAL = 1e12
+"""Seconds that no legal decision costs; see `search.prices.IMPOSSIBLE`."""
+
+TINY = DecoderConfig(
+    "llama", "tiny-llama", hidden=16, layers=2, heads=4, kv_heads=2, head_dim=4, ffn=32, vocab=32,
+    max_positions=32,
+)  # fmt: skip
+TIED = replace(
+    TINY, family="gpt2", name="tiny-gpt", kv_heads=4, norm="layer_norm", activation="gelu_tanh",
+    gated=False, attention_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
+    tied_embeddings=True, residual_dropout=0.1, embedding_dropout=0.1,
+)  # fmt: skip
+
+
+def device(memory: float = 1e12, launch: float = 1e-6) -> Device:
+    """A slow device on which tiny operators take times worth comparing."""
+    peaks = {"bf16": 4e9, "fp32": 1e9, "fp64": 5e8}
+    return Device("toy", int(memory), peaks, 1e9, 1e9, 0.9, 1e3, 0.5, 0.8, launch)
+
+
+def stack(floor: float = 0.0, fixed: float = 0.0) -> Stack:
+    """A stack that adds nothing but what is asked for."""
+    return Stack(
+        "toy",
+        {"schedule": "1f1b", "zero": 1, "sp": True, "recompute": "none"},
+        constants={
+            "pointwise_factor": 1.5, "host_layer_forward_s": floor, "fixed_step_s": fixed,
+            "framework_bytes": 0.0, "allocator_fraction": 0.0, "overlap_contention": 1.0,
+        },
+    )  # fmt: skip
+
+
+def machine(
+    *levels: Level, overlap: bool = False, memory: float = 1e12, launch: float = 1e-6
+) -> Hardware:
+    """A machine of these levels; without `overlap`, nothing runs beside computing."""
+    host = Host(1 << 40, 1024, 1e9, ranks_share_cores=not overlap)
+    node = levels[0].size
+    return Hardware("toy", device(memory, launch), levels, host, devices_per_node=node)
+
+
+def request(
+    config: DecoderConfig, hardware: Hardware, batch: int, seq_len: int, precision: str = "fp32",
+    pins: tuple[str, ...] = (),
+) -> Request:  # fmt: skip
+    """A question about a full training step."""
+    graph = training_step(build_graph(config, seq_len))
+    workload = Workload(
+        "train", batch, seq_len, PRECISIONS[precision], Optimizer("adamw", HYPER)
+    )
+    return Request(graph, config, hardware, stack(), workload, parse_pins(pins))
+
+
+def engine(asked: Request) -> Engine:
+    """What solves candidates of a question."""
+    inputs = Inputs(asked.graph, asked.config, asked.hardware, asked.stack, asked.workload)
+    return Engine(inputs, Pricer(asked.hardware, asked.stack))
+
+
+def legal_tables(tables: BlockTables) -> list[np.ndarray]:
+    """Per factor 0 where some option is legal, infinity elsewhere."""
+    return [
+        np.where((np.abs(c.values).max(axis=0) < LEGAL).any(axis=0), 0.0, np.inf)
+        for c in tables.choosers
+    ]
+
+
+def random_assignment(
+    rng: Random, tables: BlockTables, fixed: dict[int, int] | None = None
+) -> dict[int, int] | None:
+    """Any legal value of every variable, those of `fixed` given; None if there is none."""
+    noise = np.random.default_rng(rng.randrange(1 << 30))
+    sizes = [len(domain) for domain in tables.domains]
+    scopes = [c.scope for c in tables.choosers] + [(v,) for v in range(len(sizes))]
+    unary = [noise.random(size) for size in sizes]
+    for variable, value in (fixed or {}).items():
+        unary[variable] = np.where(np.arange(sizes[variable]) == value, 0.0, np.inf)
+    found = Order(sizes, scopes).run([*legal_tables(tables), *unary])
+    return found.assignment({}) if np.isfinite(found.table) else None
+
+
+def random_solution(rng: Random, chain: Chain) -> Solution | None:
+    """Legal decisions for every block, which share a boundary; options by random weights."""
+    first = next(iter(chain.tables.values()))
+    boundary = rng.randrange(len(first.domains[first.space.boundary]))
+    noise = np.random.default_rng(rng.randrange(1 << 30))
+    assignments, totals, weights = {}, {}, {}
+    for name, tables in chain.tables.items():
+        found = random_assignment(rng, tables, {tables.space.boundary: boundary})
+        if found is None:
+            return None
+        weights[name] = noise.random(COUNT) * np.array([1.0] * 8 + [1e-9] * 3)
+        assignments[name] = found
+        totals[name] = tables.totals(found, weights[name])
+    return Solution(totals, assignments, weights, 0.0)
+
+
+def one_stage(made: Engine, chain: Chain, shape, solution: Solution, again: int = 0) -> Plan:
+    """The Plan of decisions on one stage, `again` layers run again in backward."""
+    cut = Partition((0, len(chain.order)), (again,), (0.0,), (0.0,))
+    return made.plan(chain, shape, Estimate(solution, cut, 0.0))
