@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from math import gcd, lcm, prod
+from math import lcm, prod
 
 from autoplan.files.machine_spec import load_hardware
 from autoplan.frontends import build_graph, training_step

@@ -1,22 +1,23 @@
-"""Random nouns for property tests: small decoders, meshes and legal plans, from one `random.Random`.
+"""Random nouns for property tests: small decoders, meshes and legal plans, from one
+`random.Random`.
 
-A plan is drawn decision by decision, each from what is legal given those before it: a split per layer
-operator and axis, homes of hubs, saved and stored layouts, stages, runs, schedule. What lowering still
-refuses is counted and drawn again, so `sample` gives plans of the whole space, not only those that have
-a familiar name. To make realistic plans likely, each mesh axis has a theme that most operators follow.
+A plan is drawn decision by decision, each from what is legal given those before it: a split per
+layer operator and axis, homes of hubs, saved and stored layouts, stages, runs, schedule. What
+lowering still refuses is counted and drawn again, so `sample` gives plans of the whole space, not
+only those that have a familiar name. To make realistic plans likely, each mesh axis has a theme
+that most operators follow.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from random import Random
 
 from autoplan.errors import InputError, Refusal
 from autoplan.frontends import build_graph, training_step
-from autoplan.ir.graph import GRADIENT, Block, Graph
+from autoplan.ir.graph import Block, Graph
 from autoplan.ir.layout import Axis, B, Layout, Mesh, P, Placement, S, local_shape
 from autoplan.ir.machine import Device, Hardware, Host, Level, Stack
 from autoplan.ir.model import DecoderConfig
@@ -90,7 +91,9 @@ def random_config(rng: Random) -> DecoderConfig:
 def random_sizes(rng: Random) -> tuple[int, ...]:
     """Ranks along zero to three axes."""
     while True:
-        sizes = tuple(rng.choice((2, 2, 2, 3, 4)) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 3))))
+        sizes = tuple(
+            rng.choice((2, 2, 2, 3, 4)) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 3)))
+        )
         if prod(sizes) <= MOST_RANKS:
             return sizes
 
@@ -101,9 +104,7 @@ def random_meshes(rng: Random, sizes: Sequence[int], stages: int) -> tuple[Mesh,
     extents = [*sizes, stages]
     for index in rng.sample(range(len(extents)), len(extents)):
         strides[index], stride = stride, stride * extents[index]
-    axes = tuple(
-        Axis(f"gpu.{i}", size, strides[i]) for i, size in enumerate(sizes)
-    )
+    axes = tuple(Axis(f"gpu.{i}", size, strides[i]) for i, size in enumerate(sizes))
     return tuple(Mesh(axes, stage * strides[-1]) for stage in range(stages))
 
 
@@ -202,7 +203,9 @@ def _contributions(
     block: Block, hub: str, results: Mapping[str, Layout], homes: Mapping[str, Home]
 ) -> list[Layout]:
     """Layouts in which the parts of a hub's gradient are left."""
-    names = [n for op in block.backward for n in op.outputs if op.group and gradient_source(n) == hub]
+    names = [
+        n for op in block.backward for n in op.outputs if op.group and gradient_source(n) == hub
+    ]
     for op in block.backward:
         if not op.group and gradient_source(op.outputs[0]) == hub:
             names += [name for name in op.inputs if "+" not in name]
@@ -222,7 +225,8 @@ def _all_partial(parts: Sequence[Layout], otherwise: Layout) -> Layout:
 def random_stored(
     space: Space, dims: Sequence[str], users: Sequence[tuple[Layout, Layout]], trainable: bool
 ) -> Stored:
-    """Stored layouts of a parameter that operators use and whose gradient they leave as in `users`."""
+    """Stored layouts of a parameter that operators use and whose gradient they leave as in
+    `users`."""
     rng = space.rng
     used, raw = users[0][0], _all_partial([raw for _, raw in users], users[0][0])
     if len(users) == 1:
@@ -367,51 +371,3 @@ def _runs(rng: Random, rows: Sequence[str]) -> tuple[Run, ...]:
         else:
             runs.append(run)
     return tuple(runs)
-
-
-@dataclass
-class Coverage:
-    """Which pairs of decisions plans contained."""
-
-    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, plan: Plan, graph: Graph) -> None:
-        """Count a plan's pairs: operator family x split; schedule, lifetimes and axes pairwise."""
-        axes = f"{len(plan.stages[0].mesh.axes)} axes"
-        features = [axes, f"{len(plan.stages)} stages", plan.schedule.family]
-        features += _lifetimes(plan, graph)
-        for strategy in plan.strategies.values():
-            block = graph.blocks[strategy.block]
-            for op in (*block.forward, *block.backward):
-                splits = strategy.splits.get(op.group, ())
-                self.seen.update({(op.family, str(choice)) for choice in splits})
-        self.seen.update(
-            (a, b) for i, a in enumerate(features) for b in features[i + 1 :]
-        )
-
-    def table(self) -> str:
-        """Rows are the first of a pair, columns the second."""
-        rows = sorted({a for a, _ in self.seen})
-        lines = []
-        for row in rows:
-            cells = sorted((b, n) for (a, b), n in self.seen.items() if a == row)
-            lines.append(f"{row:18}" + "  ".join(f"{b}:{n}" for b, n in cells))
-        return "\n".join(lines)
-
-
-def _lifetimes(plan: Plan, graph: Graph) -> list[str]:
-    """What a plan keeps, drops and computes again."""
-    runs = [run for stage in plan.stages for run in stage.runs]
-    again = sum(run.recompute for run in runs)
-    found = ["no recompute" if not again else "recompute" if again == len(runs) else "mixed recompute"]
-    found.append(f"prefetch {plan.orders.prefetch}")
-    stored = [
-        (BlockLayouts(graph.blocks[s.block], s).used[name], entry)
-        for s in plan.strategies.values()
-        for name, entry in s.stored.items()
-    ]
-    found += ["gathers"] if any(used != entry.parameter for used, entry in stored) else []
-    found += ["saved moves"] if any(s.saved for s in plan.strategies.values()) else []
-    found += ["tied"] if graph.tied else []
-    found += ["frozen"] if plan.workload.trainable != "full" else []
-    return found

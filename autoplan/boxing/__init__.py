@@ -4,8 +4,8 @@ Where the layout that a producer leaves and the one that a consumer needs differ
 transition. `route` gives its steps by a fixed rule; `cost` prices steps; `lower` turns them into
 instructions. A transition is planned on whole layouts, never axis by axis.
 
-To add a collective: add its step to `routes.steps_from`, its transfer to `cost.collectives`, its local
-part to `runtime.kernels.collective`.
+To add a collective: add its step to `routes.steps_from`, its transfer to `cost.collectives`, its
+local part to `runtime.kernels.collective`.
 """
 
 from autoplan.boxing.routes import (

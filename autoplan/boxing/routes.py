@@ -1,9 +1,10 @@
 """From one layout to another: which collectives, on whole layouts.
 
-A step changes a set of axes that are in the same state, all to the same new state; several axes that
-move together are one collective over the fused group. Where a dim is involved, the axes that change
-must be the innermost ones that split it, before or after, since shards lie in mesh order: changing one
-axis at a time in isolation gives wrong data for 48 of the 256 layout pairs on two axes.
+A step changes a set of axes that are in the same state, all to the same new state; several axes
+that move together are one collective over the fused group. Where a dim is involved, the axes that
+change must be the innermost ones that split it, before or after, since shards lie in mesh order:
+changing one axis at a time in isolation gives wrong data for 48 of the 256 layout pairs on two
+axes.
 
     all_gather       S(i) -> B          reduce_scatter   P -> S(i)
     all_reduce       P -> B             all_to_all       S(i) -> S(j)        slice   B -> S(i)
@@ -14,9 +15,9 @@ reads no price.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import combinations, product
 from math import gcd, prod
 
@@ -62,15 +63,11 @@ def _innermost(layout: Layout, dim: str, axes: Sequence[int]) -> bool:
     return splitting[len(splitting) - len(axes) :] == list(axes)
 
 
-def _parts(layout: Layout, dim: str, sizes: Sequence[int]) -> int:
-    return prod(size for p, size in zip(layout, sizes, strict=True) if p == S(dim))
-
-
 def _apply(layout: Layout, axes: Sequence[int], placement: Placement) -> Layout:
     return tuple(placement if i in axes else p for i, p in enumerate(layout))
 
 
-@lru_cache(maxsize=None)
+@cache
 def steps_from(layout: Layout, dims: tuple[str, ...]) -> tuple[Step, ...]:
     """Every step out of a layout of a tensor with these dims, whatever the sizes.
 
@@ -83,12 +80,6 @@ def steps_from(layout: Layout, dims: tuple[str, ...]) -> tuple[Step, ...]:
             for axes in combinations(members, count):
                 steps.extend(_steps_on(layout, axes, state, dims))
     return tuple(steps)
-
-
-def divides(step: Step, extent: Mapping[str, int], sizes: Sequence[int]) -> bool:
-    """Whether the dim that a step newly splits divides by the axes that split it then."""
-    dim = {"slice": step.dim, "reduce_scatter": step.dim, "all_to_all": step.to_dim}.get(step.kind)
-    return dim is None or extent[dim] % _parts(step.after, dim, sizes) == 0
 
 
 def _steps_on(
@@ -124,11 +115,78 @@ def volume(step: Step, sizes: Sequence[int]) -> float:
     """
     n = prod(sizes[i] for i in step.axes)
     local = 1.0 / prod(s for p, s in zip(step.before, sizes, strict=True) if p.kind == "S")
-    if step.kind == "slice":
-        return 0.0
-    if step.kind == "all_gather":
-        return (n - 1) * local
-    return (2.0 if step.kind == "all_reduce" else 1.0) * (n - 1) / n * local
+    return float(_sent(step.kind, np.float64(n))) * local
+
+
+def _sent(kind: str, ranks: NDArray[np.float64] | np.float64) -> NDArray[np.float64] | np.float64:
+    """Local pieces that a rank sends, by number of ranks."""
+    if kind == "slice":
+        return ranks * 0.0
+    if kind == "all_gather":
+        return ranks - 1.0
+    return (2.0 if kind == "all_reduce" else 1.0) * (ranks - 1.0) / ranks
+
+
+@dataclass(frozen=True)
+class _StepList:
+    """All steps between layouts of tensors with given dims, whatever the sizes, as arrays.
+
+    Attributes:
+        steps: in order of the row they start from.
+        before, after: rows of the layouts at both ends.
+        moving: (steps, axes), which axes take part.
+        newly: dim index that a step newly splits, or -1.
+        splits: (layouts, axes, dims), which axis splits which dim.
+    """
+
+    steps: tuple[Step, ...]
+    before: NDArray[np.intp]
+    after: NDArray[np.intp]
+    moving: NDArray[np.bool_]
+    newly: NDArray[np.intp]
+    splits: NDArray[np.bool_]
+
+    def legal(self, extent: Sequence[int], sizes: Sequence[int]) -> NDArray[np.bool_]:
+        """Which steps split dims into equal parts."""
+        ranks = np.array(sizes, dtype=np.int64)[None, :, None]
+        parts = np.where(self.splits, ranks, 1).prod(axis=1)
+        if not len(extent):
+            return np.ones(len(self.steps), dtype=bool)
+        whole = np.array(extent, dtype=np.int64)
+        fits = whole[self.newly] % parts[self.after, self.newly] == 0
+        return np.asarray(fits | (self.newly < 0))
+
+    def weights(self, sizes: Sequence[int]) -> NDArray[np.float64]:
+        """What a route pays for each step: its volume, and a penalty for being one more."""
+        ranks = np.array(sizes, dtype=np.float64)
+        local = 1.0 / np.where(self.splits.any(axis=2), ranks, 1.0).prod(axis=1)[self.before]
+        together = np.where(self.moving, ranks, 1.0).prod(axis=1)
+        kinds = np.array([step.kind for step in self.steps])
+        result = np.zeros(len(self.steps))
+        for kind in dict.fromkeys(kinds):
+            mine = kinds == kind
+            penalty = STEP_PENALTY if kind != "slice" else STEP_PENALTY * 1e-3
+            result[mine] = _sent(kind, together[mine]) * local[mine] + penalty
+        return result
+
+
+@lru_cache(maxsize=None)
+def _step_list(dims: tuple[str, ...], axes: int) -> _StepList:
+    number = layout_numbers(dims, axes)
+    layouts = all_layouts(dims, axes)
+    steps = tuple(step for layout in layouts for step in steps_from(layout, dims))
+    newly = [
+        {"slice": s.dim, "reduce_scatter": s.dim, "all_to_all": s.to_dim}.get(s.kind) for s in steps
+    ]
+    splits = [[[p == S(dim) for dim in dims] for p in layout] for layout in layouts]
+    return _StepList(
+        steps,
+        np.array([number[s.before] for s in steps], dtype=np.intp),
+        np.array([number[s.after] for s in steps], dtype=np.intp),
+        np.array([[i in s.axes for i in range(axes)] for s in steps]).reshape(len(steps), axes),
+        np.array([-1 if dim is None else dims.index(dim) for dim in newly], dtype=np.intp),
+        np.array(splits, dtype=bool).reshape(len(layouts), axes, len(dims)),
+    )
 
 
 def route(
@@ -148,7 +206,7 @@ def route(
     return route_table(dims, extent, sizes).route(source, target)
 
 
-@lru_cache(maxsize=None)
+@cache
 def all_layouts(dims: tuple[str, ...], axes: int) -> tuple[Layout, ...]:
     """Every layout of a tensor with these dims on a mesh with so many axes."""
     states = (*(S(dim) for dim in dims), B, P())
@@ -157,7 +215,7 @@ def all_layouts(dims: tuple[str, ...], axes: int) -> tuple[Layout, ...]:
     return tuple(product(states, repeat=axes))
 
 
-@lru_cache(maxsize=None)
+@cache
 def layout_numbers(dims: tuple[str, ...], axes: int) -> dict[Layout, int]:
     """Layout -> its position in `all_layouts`, which is its row in route tables."""
     return {layout: i for i, layout in enumerate(all_layouts(dims, axes))}
@@ -194,25 +252,19 @@ class RouteTable:
     def __init__(self, dims: tuple[str, ...], extent: tuple[int, ...], sizes: tuple[int, ...]):
         self.layouts = all_layouts(dims, len(sizes))
         self.number = layout_numbers(dims, len(sizes))
-        self.steps: dict[tuple[int, int], Step] = {}
-        ends: list[int] = []
-        weights: list[float] = []
-        starts: list[int] = []
-        whole = dict(zip(dims, extent, strict=True))
-        for i, layout in enumerate(self.layouts):
-            starts.append(len(ends))
-            for step in steps_from(layout, dims):
-                if not divides(step, whole, sizes):
-                    continue
-                j = self.number[step.after]
-                self.steps[i, j] = step
-                ends.append(j)
-                penalty = STEP_PENALTY if step.kind != "slice" else STEP_PENALTY * 1e-3
-                weights.append(volume(step, sizes) + penalty)
-            ends.append(i)  # staying, last: where another step is as good, that one is taken
-            weights.append(0.0)
-        self._starts, self._ends = np.array(starts), np.array(ends)
-        self._weights = np.array(weights)[:, None]
+        listed = _step_list(dims, len(sizes))
+        legal = np.flatnonzero(listed.legal(extent, sizes))
+        before, after = listed.before[legal], listed.after[legal]
+        pairs = zip(before.tolist(), after.tolist(), strict=True)
+        self.steps = {pair: listed.steps[k] for pair, k in zip(pairs, legal.tolist(), strict=True)}
+        # Each row's steps, then staying: where another step is as good, that one is taken.
+        count = len(self.layouts)
+        rows = np.concatenate([before, np.arange(count)])
+        order = np.argsort(rows, kind="stable")
+        self._starts = np.searchsorted(rows[order], np.arange(count))
+        self._ends = np.concatenate([after, np.arange(count)])[order]
+        weights = np.concatenate([listed.weights(sizes)[legal], np.zeros(count)])
+        self._weights = weights[order][:, None]
         self._columns: dict[int, NDArray[np.int32]] = {}
 
     @cached_property

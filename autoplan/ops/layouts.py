@@ -1,8 +1,8 @@
 """Layouts of everything in a block, derived from its Strategy.
 
-What operators read and leave follows from the splits of their layer operators; hubs have a home of their
-own; gradients of hubs meet in the home's gradient layout. This is the one place where a strategy becomes
-layouts: lowering, searching and describing all read it here.
+What operators read and leave follows from the splits of their layer operators; hubs have a home
+of their own; gradients of hubs meet in the home's gradient layout. This is the one place where a
+strategy becomes layouts: lowering, searching and describing all read it here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Move = tuple[str, Layout, Layout]
 def op_signature(block: Block, op: Op, splits: tuple[Choice, ...], backward: bool) -> Signature:
     """Layouts of an operator's operands and results under the splits of its layer operator.
 
-    The dual of partial sums passing through is a full gradient, so backward operators treat "P" as the
-    same work on every rank.
+    The dual of partial sums passing through is a full gradient, so backward operators treat "P"
+    as the same work on every rank.
 
     Raises:
         Refusal: the split is not legal for this operator.
@@ -129,8 +129,8 @@ class BlockLayouts:
     def saved(self) -> Mapping[str, Layout]:
         """Activation -> layout in which it waits for backward.
 
-        By default a hub waits at home and any other tensor as its first backward reader uses it; the
-        block's input waits as it came.
+        By default a hub waits at home and any other tensor as its first backward reader uses it;
+        the block's input waits as it came.
         """
         table: dict[str, Layout] = {}
         for op in self.block.backward:
@@ -178,7 +178,8 @@ class BlockLayouts:
     def _through_home(
         self, name: str, source: Layout | None, target: Layout | None = None
     ) -> Iterator[Move]:
-        """A hub moves home first; without a source it is there already, without a target it stays."""
+        """A hub moves home first; without a source it is there already, without a target it
+        stays."""
         gradient = self.block.tensors[name].role == "gradient"
         home = self.home(gradient_source(name) if gradient else name)
         if home is not None:
@@ -190,7 +191,8 @@ class BlockLayouts:
             yield name, source, target
 
     def check(self, sizes: tuple[int, ...], extent: Mapping[str, int]) -> None:
-        """Check that every tensor divides in every layout it takes and can get from one to the next.
+        """Check that every tensor divides in every layout it takes and can get from one to the
+        next.
 
         Raises:
             Refusal: names the first that does not.

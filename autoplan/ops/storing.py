@@ -1,8 +1,9 @@
 """Stored layouts of a parameter: what may be split further between uses, and how.
 
-Backward leaves a parameter's gradient partial along every axis whose ranks saw different data. Along
-such axes the parameter is the same everywhere, so its optimizer state, then its accumulated gradient,
-then the parameter itself may each be split: three levels, each saving more memory for more messages.
+Backward leaves a parameter's gradient partial along every axis whose ranks saw different data.
+Along such axes the parameter is the same everywhere, so its optimizer state, then its accumulated
+gradient, then the parameter itself may each be split: three levels, each saving more memory for
+more messages.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def shard_over(
 ) -> Layout | None:
     """`layout` with `axes` (now B) splitting the largest dim that divides, or None.
 
-    A dim that another axis, later in mesh order, splits already is avoided, since a gather of an outer
-    axis alone is not one collective.
+    A dim that another axis, later in mesh order, splits already is avoided, since a gather of an
+    outer axis alone is not one collective.
     """
     factor = 1
     for axis in axes:

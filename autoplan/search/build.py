@@ -13,7 +13,7 @@ from autoplan.ir.layout import Mesh
 from autoplan.ir.plan import Home
 from autoplan.ir.workload import DTYPE_BYTES, Optimizer, Precision
 from autoplan.lower.segments import recomputed
-from autoplan.ops import gradient_source
+from autoplan.ops import FAMILIES, gradient_source
 from autoplan.search.prices import IMPOSSIBLE, Local, OperatorPrices, Transitions
 from autoplan.search.space import BlockSpace, IndexArray, Side
 from autoplan.search.storage import StorageOptions
@@ -43,6 +43,7 @@ class Setting:
         storage: stored layouts and what they cost.
         precision, optimizer: of the workload.
         allowed: what pins leave open.
+        tied: a parameter that several blocks use, or "".
     """
 
     extent: Mapping[str, int]
@@ -53,6 +54,7 @@ class Setting:
     precision: Precision
     optimizer: Optimizer
     allowed: Allowed
+    tied: str = ""
 
     @property
     def mesh(self) -> Mesh:
@@ -78,12 +80,13 @@ class _TableBuilder:
         self._forward_transitions()
         self._backward_transitions()
         self._saved()
+        self._read_again()
         for op in self.block.forward:
             for position, name in enumerate(op.inputs):
                 if self.block.tensors[name].role == "parameter":
                     self._parameter(op, position, name)
         plain = [Chooser(scope, values) for scope, values in self._plain.items()]
-        return BlockTables(self.space, self.domains, [*plain, *self._choosers])
+        return BlockTables(self.space, self.domains, [*plain, *self._choosers], self.setting.tied)
 
     # --- domains --------------------------------------------------------------------------------
 
@@ -131,7 +134,8 @@ class _TableBuilder:
 
     def _operators(self) -> None:
         for op in self.block.forward:
-            seconds = self._seconds(op)
+            accumulates = FAMILIES[op.family].accumulates
+            seconds = self._per_micro_batch(op) if accumulates else self._seconds(op)
             self.add((self.space.groups[op.group],), "XF", seconds)
             if op.name in self.again:
                 self.add((self.space.groups[op.group],), "RC", seconds)
@@ -147,6 +151,12 @@ class _TableBuilder:
         dims = self.setting.prices.dims(self.block, op)
         rows = [self._local(dims, values[i]) for i in self.domains[number]]  # type: ignore[arg-type]
         return self.setting.prices.seconds(self.block, op, rows, accumulate)
+
+    def _per_micro_batch(self, op: Op) -> FloatArray:
+        """Mean seconds of an operator that adds to what earlier micro-batches left."""
+        rest = 1.0 - 1.0 / self.setting.micro_batches
+        first, later = self._seconds(op), self._seconds(op, accumulate=True)
+        return first + rest * (later - first)
 
     def _local(self, dims: Sequence[str], choices: Sequence[str | None]) -> Local:
         """Local sizes of dims under choices (or splits) per axis."""
@@ -274,6 +284,23 @@ class _TableBuilder:
                     readers[side.variable, side.numbers.tobytes()] = side
         return list(readers.values())
 
+    def _read_again(self) -> None:
+        """Where forward is run again, backward reads what that leaves, or fetches it from there."""
+        for tensor in self.block.saved:
+            hub = tensor in self.space.hubs
+            source = self._home(tensor, gradient=False) if hub else self._produced(tensor)
+            there = [
+                self._read(op, position)
+                for op in self.block.forward if op.name in self.again
+                for position, name in enumerate(op.inputs) if name == tensor
+            ]  # fmt: skip
+            for reader in self._readers(tensor):
+                seconds = self._price(tensor, source, reader)
+                for side in there:
+                    if side.variable == reader.variable:
+                        seconds = np.where(side.numbers == reader.numbers, 0.0, seconds)
+                self.add((source.variable, reader.variable), "RC", seconds)
+
     def _saved(self) -> None:
         block = self.block
         if block.input and block.backward:
@@ -343,10 +370,11 @@ class _TableBuilder:
         domain = self.domains[used.variable]
         values = price.values[:, :, domain].copy()
         if writer:
-            fresh, added = self._seconds(writer), self._seconds(writer, accumulate=True)
-            m = self.setting.micro_batches
-            plain = (fresh + (m - 1) * added) / m
-            values[CHANNEL["XB"]] += np.where(price.reduced[:, domain], fresh, plain)
+            fresh, mean = self._seconds(writer), self._per_micro_batch(writer)
+            values[CHANNEL["XB"]] += np.where(price.reduced[:, domain], fresh, mean)
+            # The first micro-batch's reduced gradient has nothing to be added to.
+            rest = 1.0 - 1.0 / self.setting.micro_batches
+            values[CHANNEL["WB"]] += rest * price.accumulate[:, domain]
         options = [price.options[i] for i in domain]
         self._choosers.append(Chooser((used.variable,), values, StoredChoice(name, options)))
 

@@ -27,7 +27,7 @@ from autoplan.ir.plan import Stored, Strategy
 from autoplan.pipeline import in_flight
 from autoplan.search.eliminate import Elimination
 from autoplan.search.partition import ChainCosts, Limits, Partition, partition
-from autoplan.search.tables import CHANNEL, COUNT, BlockTables
+from autoplan.search.tables import CHANNEL, COUNT, BlockTables, StoredChoice
 
 FloatArray = NDArray[np.float64]
 
@@ -79,12 +79,14 @@ class Solution:
         assignments: block -> variable -> value.
         weights: block -> the weights it was solved for.
         objective: what was minimised.
+        shared: which stored layouts a tied parameter has, of its options.
     """
 
     totals: Mapping[str, FloatArray]
     assignments: Mapping[str, Mapping[int, int]]
     weights: Mapping[str, FloatArray]
     objective: float
+    shared: int = 0
 
 
 class Chain:
@@ -116,37 +118,72 @@ class Chain:
             for name, part in parts.items()
             if not (self.tied and name in self.tied)
         )
-        kept, objective = self._join(parts, np.asarray(total))
+        options = self._tied_options(weights, pace.stages)
+        kept, shared, objective = self._join(parts, np.asarray(total), options)
         if not np.isfinite(objective) or objective > 1e12:
             return None
         assignments = {name: part.assignment(kept[name]) for name, part in parts.items()}
         totals = {
             name: tables.totals(assignments[name], weights[name])
+            + self._shared_totals(name, assignments[name], shared, pace.stages)
             for name, tables in self.tables.items()
         }
-        return Solution(totals, assignments, weights, objective)
+        return Solution(totals, assignments, weights, objective, shared)
+
+    def _tied_variable(self, name: str) -> int:
+        return self.tables[name].space.groups[self.tied[name]]
+
+    def _shared_values(self, name: str, stages: int) -> FloatArray:
+        """(channels, options, values) of a tied parameter in one of its users."""
+        shared = self.tables[name].shared
+        assert shared is not None
+        values = shared.values
+        if stages == 1 and name == next(iter(self.tied)):  # one stage keeps and updates it once
+            values = values.copy()
+            values[[CHANNEL["ON"], CHANNEL["OK"], CHANNEL["MW"]]] = 0.0
+        return values
+
+    def _shared_totals(
+        self, name: str, assignment: Mapping[int, int], option: int, stages: int
+    ) -> FloatArray:
+        """Channel totals of a tied parameter in one of its users; none in other blocks."""
+        if name not in self.tied:
+            return np.zeros(COUNT)
+        value = assignment[self._tied_variable(name)]
+        return np.asarray(self._shared_values(name, stages)[:, option, value])
+
+    def _tied_options(self, weights: Mapping[str, FloatArray], stages: int) -> FloatArray:
+        """[option, value of the first user, of the second] of a tied parameter; infinite where the
+        users do not agree."""
+        if not self.tied:
+            return np.zeros((1, 1, 1))
+        first, second = (
+            np.tensordot(weights[name], self._shared_values(name, stages), 1) for name in self.tied
+        )
+        count = min(len(first), len(second))
+        both = first[:count, :, None] + second[:count, None, :]
+        return np.where(self._agreement(), both, np.inf)
 
     def _join(
-        self, parts: Mapping[str, Elimination], total: FloatArray
-    ) -> tuple[dict[str, dict[int, int]], float]:
-        """Best boundary (and, for a tied parameter, best pair of users that agree)."""
+        self, parts: Mapping[str, Elimination], total: FloatArray, options: FloatArray
+    ) -> tuple[dict[str, dict[int, int]], int, float]:
+        """Best boundary (and, for a tied parameter, best pair of users that agree, and its option)."""
         boundary = {name: t.space.boundary for name, t in self.tables.items()}
         if not self.tied:
             best = int(total.argmin())
-            return {name: {boundary[name]: best} for name in parts}, float(total[best])
-        (first, first_group), (second, second_group) = self.tied.items()
-        left = self._tied_table(parts[first], first, first_group)
-        right = self._tied_table(parts[second], second, second_group)
-        agree = self._agreement()
+            return {name: {boundary[name]: best} for name in parts}, 0, float(total[best])
+        first, second = self.tied
+        left = self._tied_table(parts[first], first)
+        right = self._tied_table(parts[second], second)
         joint = total[:, None, None] + left[:, :, None] + right[:, None, :]
-        joint = np.where(agree[None], joint, np.inf)
+        joint = joint + options.min(axis=0)
         b, i, j = np.unravel_index(int(joint.argmin()), joint.shape)
         kept = {name: {boundary[name]: int(b)} for name in parts}
-        kept[first][self.tables[first].space.groups[first_group]] = int(i)
-        kept[second][self.tables[second].space.groups[second_group]] = int(j)
-        return kept, float(joint[b, i, j])
+        kept[first][self._tied_variable(first)] = int(i)
+        kept[second][self._tied_variable(second)] = int(j)
+        return kept, int(options[:, i, j].argmin()), float(joint[b, i, j])
 
-    def _tied_table(self, part: Elimination, name: str, group: str) -> FloatArray:
+    def _tied_table(self, part: Elimination, name: str) -> FloatArray:
         """[boundary, value of the tied operator]."""
         space = self.tables[name].space
         first = part.kept[0] == space.boundary
@@ -191,20 +228,18 @@ class Chain:
             saved, stored = tables.decisions(assignment, solution.weights[name])
             splits = {group: values[number] for group, number in space.groups.items()}
             homes = {hub: values[number] for hub, number in space.hubs.items()}
+            if name in self.tied:
+                stored[_tied_name(self.graph)] = self._tied_stored(name, solution)
             result[name] = Strategy(name, splits, homes, saved, stored)  # type: ignore[arg-type]
-        return self._store_alike(result)
+        return result
 
-    def _store_alike(self, strategies: dict[str, Strategy]) -> dict[str, Strategy]:
-        """A tied parameter is stored as its last user decided."""
-        if not self.tied:
-            return strategies
-        parameter = _tied_name(self.graph)
-        first, second = self.tied
-        stored: dict[str, Stored] = dict(strategies[first].stored)
-        stored[parameter] = strategies[second].stored[parameter]
-        old = strategies[first]
-        strategies[first] = Strategy(old.block, old.splits, old.homes, old.saved, stored)
-        return strategies
+    def _tied_stored(self, name: str, solution: Solution) -> Stored:
+        """Stored layouts of a tied parameter, the same in all its users."""
+        shared = self.tables[name].shared
+        assert shared is not None
+        assert isinstance(shared.meaning, StoredChoice)
+        value = solution.assignments[name][self._tied_variable(name)]
+        return shared.meaning.options[value][solution.shared]
 
 
 def is_layer(block: str) -> bool:

@@ -108,7 +108,9 @@ class Order:
             total = addition.run(pool)
             best = total.argmin(axis=-1)
             records.append((variable, scope, best))
-            pool.append(total.min(axis=-1))
+            rows = total.reshape(-1, total.shape[-1])
+            least = rows[np.arange(len(rows)), best.reshape(-1)]
+            pool.append(least.reshape(best.shape))
         return Elimination(self.kept, self._last.run(pool), tuple(records))
 
 

@@ -141,6 +141,7 @@ class Engine:
             self._storage[storage_key],
             *kinds,
             lambda name, value: freedom.value(block, name, value),
+            next(iter(graph.tied), ""),
         )
 
     def chain(self, shape: Shape, freedom: Freedom) -> Chain | None:

@@ -42,6 +42,8 @@ SIMULATED = 8
 SLACK = 1.05
 """Candidates that may be this much slower than the best estimate are kept, since estimates err."""
 SPACE = "depth x micro-batches x meshes of up to two axes x order in the machine x placements"
+FAR = 1.5
+"""The best of a depth that is this much slower than the best of all is not shown."""
 CORRECTIONS = 3
 """Times that a candidate is solved again with the memory that its estimate missed."""
 
@@ -249,7 +251,8 @@ class Search:
         ranked: dict[str, Ranked | None] = {}
         depths: set[int] = set()
         for row in rows:
-            if len(ranked) >= SIMULATED and row.shape.stages in depths:
+            far = row.estimate.step_time > FAR * rows[0].estimate.step_time
+            if len(ranked) >= SIMULATED and (far or row.shape.stages in depths):
                 continue
             plan = self.engine.plan(row.chain, row.shape, row.estimate)
             name = plan_name(self.request.graph, plan)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.boxing import RouteTable, route_table
-from autoplan.cost import Pricer
+from autoplan.cost import Pricer, Terms
 from autoplan.ir.graph import Block, Op
 from autoplan.ir.layout import Mesh
 from autoplan.ir.program import Instr, Register
@@ -129,6 +129,7 @@ class Transitions:
         self.pricer, self.mesh = pricer, mesh
         self._cache: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._tables: dict[tuple[tuple[str, ...], tuple[int, ...]], RouteTable] = {}
+        self._terms: dict[tuple[str, tuple[int, ...]], Terms] = {}
 
     def table(self, dims: tuple[str, ...], extent: tuple[int, ...]) -> RouteTable:
         """The routes of tensors with these dims."""
@@ -148,10 +149,14 @@ class Transitions:
         seconds = np.full((count, count), IMPOSSIBLE)
         per_byte = np.zeros((count, count))
         np.fill_diagonal(seconds, 0.0)
-        sizes = self.mesh.sizes
         direct_s, direct_b = seconds.copy(), per_byte.copy()
         for (i, j), step in table.steps.items():
-            direct_s[i, j], direct_b[i, j] = self.pricer.route_terms((step,), self.mesh, sizes)
+            terms = self._step_terms(step.kind, step.axes)
+            direct_s[i, j], direct_b[i, j] = terms.seconds, terms.seconds_per_byte
+        split = [[p.kind == "S" for p in layout] for layout in table.layouts]
+        ranks = np.array(self.mesh.sizes, dtype=np.float64)
+        pieces = np.where(np.array(split, dtype=bool).reshape(count, -1), ranks, 1.0).prod(axis=1)
+        direct_b /= pieces[:, None]
         following = table.following
         reached = following >= 0
         rows, columns = np.indices(following.shape)
@@ -165,6 +170,12 @@ class Transitions:
             seconds[going] += direct_s[hop[going], after]
             per_byte[going] += direct_b[hop[going], after]
             hop[going] = after
+
+    def _step_terms(self, kind: str, axes: tuple[int, ...]) -> Terms:
+        """Price of a step, per byte of one rank's input."""
+        if (kind, axes) not in self._terms:
+            self._terms[kind, axes] = self.pricer.mesh_terms(kind, axes, self.mesh)
+        return self._terms[kind, axes]
 
     def price(
         self, tensor: tuple[tuple[str, ...], tuple[int, ...], int], sources: Side, targets: Side

@@ -34,11 +34,13 @@ class ParameterPrices:
         values: (channels, options, values); impossible where a value has fewer options.
         options: per value its options.
         reduced: (options, values), whether every micro-batch reduces the gradient.
+        accumulate: (options, values), seconds to add a reduced gradient to those before it.
     """
 
     values: FloatArray
     options: tuple[tuple[Stored, ...], ...]
     reduced: NDArray[np.bool_]
+    accumulate: FloatArray
 
 
 class StorageOptions:
@@ -90,13 +92,14 @@ class StorageOptions:
         table = [self._options(dims, u, r, trainable) for u, r in pairs]
         most = max(len(rows) for rows in table)
         values = np.full((len(self.channels), most, len(table)), IMPOSSIBLE)
-        reduced = np.zeros((most, len(table)), dtype=bool)
+        accumulate = np.zeros((most, len(table)))
         for index, rows in enumerate(table):
             for option, (stored, vector, latency) in enumerate(rows):
                 values[:, option, index] = vector + share * latency
-                reduced[option, index] = stored.gradient != raw.layouts[index]
+                if stored.gradient != raw.layouts[index]:
+                    accumulate[option, index] = self._accumulate(dims, stored)
         options = tuple(tuple(row[0] for row in rows) for rows in table)
-        return ParameterPrices(values, options, reduced)
+        return ParameterPrices(values, options, accumulate > 0.0, accumulate)
 
     def _share(self, block: Block, name: str) -> float:
         """Share of a message's latency that a parameter bears: moves of a block share messages."""
@@ -171,22 +174,28 @@ class StorageOptions:
             add("OK", self._route(dims, precision.gradient, stored.gradient, stored.optimizer))
             add("ON", self._route(dims, precision.parameter, stored.parameter, stored.optimizer))
             add("ON", self._route(dims, precision.parameter, stored.optimizer, stored.parameter))
-            held += self._training(dims, stored, raw, vector)
+            held += self._training(dims, stored, vector, latency)
         vector[self.channels["MW"]] = held
         return vector, latency
 
+    def _accumulate(self, dims: tuple[str, ...], stored: Stored) -> float:
+        """Seconds to add one micro-batch's reduced gradient to those before it."""
+        total = (self._elements(dims, stored.gradient), self.precision.gradient)
+        return self.prices.on_elements("accumulate", [total] * 2, [total])
+
     def _training(
-        self, dims: tuple[str, ...], stored: Stored, raw: Layout, vector: FloatArray
+        self, dims: tuple[str, ...], stored: Stored, vector: FloatArray, latency: FloatArray
     ) -> float:
-        """Adds accumulation, norm and update; returns bytes of gradient and optimizer state."""
+        """Adds norm and update; returns bytes of gradient and optimizer state."""
         precision, prices = self.precision, self.prices
         gradient = self._elements(dims, stored.gradient)
         shard = self._elements(dims, stored.optimizer)
-        total = (gradient, precision.gradient)
-        if stored.gradient != raw:
-            vector[self.channels["WB"]] += prices.on_elements("accumulate", [total] * 2, [total])
         part, factor = (shard, precision.gradient), (1, precision.of("statistic"))
-        vector[self.channels["ON"]] += prices.on_elements("square_sum", [part, factor], [factor])
+        # One operator adds up the squares of all parameters of a block.
+        alone = prices.on_elements("square_sum", [factor], [factor])
+        together = prices.on_elements("square_sum", [part, factor], [factor])
+        latency[self.channels["ON"]] += alone
+        vector[self.channels["ON"]] += together - alone
         states = [precision.optimizer] * len(self.optimizer.states)
         if precision.master != precision.parameter:
             states.append(precision.master)

@@ -75,12 +75,22 @@ class BlockTables:
         space: its variables.
         domains: values left per variable: indices into `space.variables[i].values`.
         choosers: the factors.
+        apart: a parameter that other blocks use as well, or "": its factor is `shared`, and left to
+            whoever joins the blocks.
     """
 
     def __init__(
-        self, space: BlockSpace, domains: Sequence[IndexArray], choosers: Sequence[Chooser]
-    ) -> None:
-        self.space, self.domains, self.choosers = space, list(domains), list(choosers)
+        self, space: BlockSpace, domains: Sequence[IndexArray], choosers: Sequence[Chooser],
+        apart: str = "",
+    ) -> None:  # fmt: skip
+        self.space, self.domains = space, list(domains)
+        self.shared: Chooser | None = None
+        self.choosers: list[Chooser] = []
+        for chooser in choosers:
+            if isinstance(chooser.meaning, StoredChoice) and chooser.meaning.parameter == apart:
+                self.shared = chooser
+            else:
+                self.choosers.append(chooser)
         # One matrix for all tables, so that new weights cost one product.
         self._flat = np.concatenate([c.values.reshape(COUNT, -1) for c in self.choosers], axis=1)
         self._orders: dict[tuple[int, ...], Order] = {}

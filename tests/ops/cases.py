@@ -66,7 +66,9 @@ def _ids(case: Case, dims: str = "b s") -> Values:
     return count.view(case.shape(dims))
 
 
-def _forward(case: Case, family: str, operands: list[Values], outs: tuple[str, ...]) -> list[Values]:
+def _forward(
+    case: Case, family: str, operands: list[Values], outs: tuple[str, ...]
+) -> list[Values]:
     types = [(case.shape(dims), torch.float64) for dims in outs]
     attrs = {**case.attrs, "eps": 1e-5, "offset": 1.0} if "norm" in family else dict(case.attrs)
     return list(run(family, operands, types, attrs))

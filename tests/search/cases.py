@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -15,17 +15,15 @@ from autoplan.ir.plan import Plan
 from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
 from autoplan.presets import parse_pins
 from autoplan.search import Request
+from autoplan.search.candidates import Shape
 from autoplan.search.chain import Chain, Estimate, Solution
-from autoplan.search.eliminate import Order
 from autoplan.search.engine import Engine, Freedom, Inputs
 from autoplan.search.partition import Partition
-from autoplan.search.tables import COUNT, BlockTables
+from autoplan.search.tables import COUNT, BlockTables, Chooser
 
 HYPER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
 FREE = Freedom("free", lambda *_: True, lambda *_: True)
 """Nothing is pinned."""
-LEGAL = 1e12
-"""Seconds that no legal decision costs; see `search.prices.IMPOSSIBLE`."""
 
 TINY = DecoderConfig(
     "llama", "tiny-llama", hidden=16, layers=2, heads=4, kv_heads=2, head_dim=4, ffn=32, vocab=32,
@@ -83,45 +81,53 @@ def engine(asked: Request) -> Engine:
     return Engine(inputs, Pricer(asked.hardware, asked.stack))
 
 
-def legal_tables(tables: BlockTables) -> list[np.ndarray]:
-    """Per factor 0 where some option is legal, infinity elsewhere."""
-    return [
-        np.where((np.abs(c.values).max(axis=0) < LEGAL).any(axis=0), 0.0, np.inf)
-        for c in tables.choosers
-    ]
+@dataclass(frozen=True)
+class Dice:
+    """Stands for a `Pace`: a weight per channel, drawn at random.
+
+    Attributes:
+        seed: of the draw.
+        stages: pipeline stages.
+        recompute: whether layers are run forward again.
+    """
+
+    seed: int
+    stages: int = 1
+    recompute: bool = False
+
+    def weights(self, layer: bool) -> np.ndarray:
+        return 0.1 + np.random.default_rng(self.seed + layer).random(COUNT)
 
 
-def random_assignment(
-    rng: Random, tables: BlockTables, fixed: dict[int, int] | None = None
-) -> dict[int, int] | None:
-    """Any legal value of every variable, those of `fixed` given; None if there is none."""
-    noise = np.random.default_rng(rng.randrange(1 << 30))
-    sizes = [len(domain) for domain in tables.domains]
-    scopes = [c.scope for c in tables.choosers] + [(v,) for v in range(len(sizes))]
-    unary = [noise.random(size) for size in sizes]
-    for variable, value in (fixed or {}).items():
-        unary[variable] = np.where(np.arange(sizes[variable]) == value, 0.0, np.inf)
-    found = Order(sizes, scopes).run([*legal_tables(tables), *unary])
-    return found.assignment({}) if np.isfinite(found.table) else None
+def noisy(tables: BlockTables, seed: int, noise: float) -> BlockTables:
+    """The same factors, and a random price on every value of every variable."""
+    draw = np.random.default_rng(seed)
+    unary = []
+    for variable, domain in enumerate(tables.domains):
+        values = np.zeros((COUNT, 1, len(domain)))
+        values[0, 0] = noise * draw.random(len(domain))
+        unary.append(Chooser((variable,), values))
+    shared = [tables.shared] if tables.shared else []
+    apart = shared[0].meaning.parameter if shared else ""  # type: ignore[union-attr]
+    return BlockTables(tables.space, tables.domains, [*tables.choosers, *shared, *unary], apart)
 
 
-def random_solution(rng: Random, chain: Chain) -> Solution | None:
-    """Legal decisions for every block, which share a boundary; options by random weights."""
-    first = next(iter(chain.tables.values()))
-    boundary = rng.randrange(len(first.domains[first.space.boundary]))
-    noise = np.random.default_rng(rng.randrange(1 << 30))
-    assignments, totals, weights = {}, {}, {}
-    for name, tables in chain.tables.items():
-        found = random_assignment(rng, tables, {tables.space.boundary: boundary})
-        if found is None:
-            return None
-        weights[name] = noise.random(COUNT) * np.array([1.0] * 8 + [1e-9] * 3)
-        assignments[name] = found
-        totals[name] = tables.totals(found, weights[name])
-    return Solution(totals, assignments, weights, 0.0)
+def random_solution(rng: Random, chain: Chain, noise: float = 1e3) -> Solution:
+    """Legal decisions: any split and home (with large noise), stored and saved layouts by random
+    weights."""
+    seed = rng.randrange(1 << 30)
+    tables = {name: noisy(t, seed + i, noise) for i, (name, t) in enumerate(chain.tables.items())}
+    found = Chain(chain.graph, tables).solve(Dice(seed))  # type: ignore[arg-type]
+    assert found is not None
+    totals = {
+        name: t.totals(found.assignments[name], found.weights[name])
+        + chain._shared_totals(name, found.assignments[name], found.shared, 1)
+        for name, t in chain.tables.items()
+    }
+    return replace(found, totals=totals)
 
 
-def one_stage(made: Engine, chain: Chain, shape, solution: Solution, again: int = 0) -> Plan:
+def one_stage(made: Engine, chain: Chain, shape: Shape, solution: Solution, again: int = 0) -> Plan:
     """The Plan of decisions on one stage, `again` layers run again in backward."""
     cut = Partition((0, len(chain.order)), (again,), (0.0,), (0.0,))
     return made.plan(chain, shape, Estimate(solution, cut, 0.0))
