@@ -254,7 +254,7 @@ def transfer_terms(
         source: the device that sends.
         target: the device that receives.
         hardware: the machine.
-        concurrent: devices that send over the same link at the same time (see `senders`), itself
+        concurrent: devices that send over the same link at the same time, itself
             included; None: all that share it.
     """
     if source == target:
@@ -268,9 +268,3 @@ def crossed_level(source: int, target: int, hardware: Hardware) -> int:
     """Index of the level that joins two different devices."""
     spans = hardware.spans[1:]
     return next(i for i, span in enumerate(spans) if source // span == target // span)
-
-
-def senders(devices: Sequence[int], source: int, target: int, hardware: Hardware) -> int:
-    """How many of `devices`, all sending as `source` does to `target`, share its link."""
-    shared_by = hardware.levels[crossed_level(source, target, hardware)].shared_by
-    return sum(device // shared_by == source // shared_by for device in devices)

@@ -6,6 +6,7 @@ the instruction that lowering makes of it cost the same, to the last bit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
 
@@ -16,6 +17,7 @@ from autoplan.cost.collectives import (
     NOTHING,
     Terms,
     collective_terms,
+    crossed_level,
     group_geometry,
     mesh_groups,
     transfer_terms,
@@ -108,6 +110,28 @@ class Pricer:
     ) -> float:
         """Seconds to send bytes between two devices; see `collectives.transfer_terms`."""
         return transfer_terms(source, target, self.hardware, concurrent).of(nbytes)
+
+    def exchange_seconds(
+        self, nbytes: float, sources: Sequence[int], targets: Sequence[int]
+    ) -> float:
+        """Seconds until the slowest of several transfers made at once is done.
+
+        Args:
+            nbytes: that each device sends.
+            sources, targets: devices, pair by pair.
+        """
+        if not nbytes:
+            return 0.0
+        links = [
+            (level, source // self.hardware.levels[level].shared_by)
+            for source, target in zip(sources, targets, strict=True)
+            for level in (crossed_level(source, target, self.hardware),)
+        ]
+        busy = Counter(links)
+        return max(
+            self.transfer_seconds(nbytes, source, target, busy[link])
+            for source, target, link in zip(sources, targets, links, strict=True)
+        )
 
     def layer_floor(self, backward: bool) -> float:
         """Seconds of host work to issue one layer; see `compute.Processor.layer_floor`."""

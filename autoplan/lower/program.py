@@ -71,7 +71,9 @@ def _structure_problems(graph: Graph, plan: Plan) -> list[Problem]:
         allowed = f"{len(graph.instances)} (embedding, layers and head of {graph.name})"
         problems.append(Problem("plan", "$.stages", f"{total} blocks", allowed))
         return problems
-    for stage, rows in zip(plan.stages, stage_instances(plan), strict=True):
+    for number, (stage, rows) in enumerate(zip(plan.stages, stage_instances(plan), strict=True)):
+        if not rows:
+            problems.append(Problem("plan", f"$.stages[{number}]", "no block", "one at least"))
         for index, key, _ in rows:
             strategy, expected = plan.strategies[key], graph.instances[index].block
             if strategy.block != expected:

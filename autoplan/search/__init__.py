@@ -12,6 +12,7 @@
     prices      operators by local size, transitions by layout pair
     eliminate   exact minimisation
     baselines   plain choices beside the winner
+    nearest     why nothing fits, and which changes would help
 
 Nothing here names a parallelism: the inner problem chooses a split per layer operator and a home per
 hub, and `describe` reads familiar names off the result.

@@ -44,6 +44,7 @@ class Setting:
         precision, optimizer: of the workload.
         allowed: what pins leave open.
         tied: a parameter that several blocks use, or "".
+        opened: whether another block of the stage starts the sum of its gradient.
     """
 
     extent: Mapping[str, int]
@@ -55,6 +56,7 @@ class Setting:
     optimizer: Optimizer
     allowed: Allowed
     tied: str = ""
+    opened: bool = False
 
     @property
     def mesh(self) -> Mesh:
@@ -152,11 +154,16 @@ class _TableBuilder:
         rows = [self._local(dims, values[i]) for i in self.domains[number]]  # type: ignore[arg-type]
         return self.setting.prices.seconds(self.block, op, rows, accumulate)
 
-    def _per_micro_batch(self, op: Op) -> FloatArray:
+    def _adding(self, parameter: str = "") -> float:
+        """Share of micro-batches that add to what is there already: all but the first."""
+        if parameter and parameter == self.setting.tied and self.setting.opened:
+            return 1.0
+        return 1.0 - 1.0 / self.setting.micro_batches
+
+    def _per_micro_batch(self, op: Op, parameter: str = "") -> FloatArray:
         """Mean seconds of an operator that adds to what earlier micro-batches left."""
-        rest = 1.0 - 1.0 / self.setting.micro_batches
         first, later = self._seconds(op), self._seconds(op, accumulate=True)
-        return first + rest * (later - first)
+        return first + self._adding(parameter) * (later - first)
 
     def _local(self, dims: Sequence[str], choices: Sequence[str | None]) -> Local:
         """Local sizes of dims under choices (or splits) per axis."""
@@ -370,11 +377,9 @@ class _TableBuilder:
         domain = self.domains[used.variable]
         values = price.values[:, :, domain].copy()
         if writer:
-            fresh, mean = self._seconds(writer), self._per_micro_batch(writer)
+            fresh, mean = self._seconds(writer), self._per_micro_batch(writer, name)
             values[CHANNEL["XB"]] += np.where(price.reduced[:, domain], fresh, mean)
-            # The first micro-batch's reduced gradient has nothing to be added to.
-            rest = 1.0 - 1.0 / self.setting.micro_batches
-            values[CHANNEL["WB"]] += rest * price.accumulate[:, domain]
+            values[CHANNEL["WB"]] += self._adding(name) * price.accumulate[:, domain]
         options = [price.options[i] for i in domain]
         self._choosers.append(Chooser((used.variable,), values, StoredChoice(name, options)))
 

@@ -83,6 +83,8 @@ def distinct_arrangements(
         axes = range(len(sizes))
         subsets = [(i,) for i in axes] + ([tuple(axes)] if len(sizes) > 1 else [])
         prices = [pricer.mesh_terms(kind, subset, mesh) for kind in PRICED for subset in subsets]
-        hop = pricer.transfer_seconds(1 << 20, 0, stride) if stages > 1 else 0.0
+        first = mesh.devices()
+        nearby = [device + stride for device in first]
+        hop = pricer.exchange_seconds(1 << 20, first, nearby) if stages > 1 else 0.0
         table.setdefault((*prices, hop), (mesh, stride))
     return list(table.values())

@@ -138,7 +138,7 @@ class Chain:
         shared = self.tables[name].shared
         assert shared is not None
         values = shared.values
-        if stages == 1 and name == next(iter(self.tied)):  # one stage keeps and updates it once
+        if stages == 1 and name != next(iter(self.tied)):  # one stage keeps and updates it once
             values = values.copy()
             values[[CHANNEL["ON"], CHANNEL["OK"], CHANNEL["MW"]]] = 0.0
         return values
@@ -341,10 +341,14 @@ def _once(total: FloatArray, pricer: Pricer) -> float:
 
 
 def _chain_costs(chain: Chain, solution: Solution, room: Room, pricer: Pricer) -> ChainCosts:
-    rows = {name: _block_costs(total, pricer) for name, total in solution.totals.items()}
+    blocks = chain.graph.blocks
+    rows = {
+        name: _block_costs(total, pricer, bool(blocks[name].backward))
+        for name, total in solution.totals.items()
+    }
     table = np.array([rows[name] for name in chain.order])
     layer = np.array([is_layer(name) for name in chain.order])
-    backward = np.array([bool(chain.graph.blocks[name].backward) for name in chain.order])
+    backward = np.array([bool(blocks[name].backward) for name in chain.order])
     may = layer & backward if room.recompute != "none" else np.zeros_like(layer)
     inputs = table[:, 4] * backward
     return ChainCosts(
@@ -352,15 +356,16 @@ def _chain_costs(chain: Chain, solution: Solution, room: Room, pricer: Pricer) -
     )
 
 
-def _block_costs(total: FloatArray, pricer: Pricer) -> tuple[float, ...]:
+def _block_costs(total: FloatArray, pricer: Pricer, backward: bool) -> tuple[float, ...]:
     """(seconds, more with recompute, weight bytes, saved bytes, input bytes) of an instance."""
     get = {name: float(total[i]) for name, i in CHANNEL.items()}
 
-    def beside(compute: float, weights: float) -> float:
+    def beside(compute: float, weights: float, back: bool) -> float:
+        compute = max(compute, pricer.layer_floor(back))
         return max(compute, weights) if pricer.overlaps else compute + weights
 
-    floor = pricer.layer_floor(backward=True)
-    forward = max(beside(get["XF"], get["WF"]), pricer.layer_floor(backward=False))
-    kept = forward + max(beside(get["XB"] + get["RG"], get["WB"]), floor)
-    again = forward + max(beside(get["XB"] + get["RC"], get["WB"]), floor)
+    kept = again = beside(get["XF"], get["WF"], back=False)
+    if backward:
+        kept += beside(get["XB"] + get["RG"], get["WB"], back=True)
+        again += beside(get["XB"] + get["RC"], get["WB"], back=True)
     return kept, max(0.0, again - kept), get["MW"], get["MA"], get["MX"]

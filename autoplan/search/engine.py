@@ -133,6 +133,8 @@ class Engine:
                 self.prices, transitions, graph.extent, kinds, freedom.stored, CHANNEL
             )
         batch = workload.global_batch_size // shape.micro_batches
+        tied, users = next(iter(graph.tied.items()), ("", (-1,)))
+        first = bool(tied) and graph.instances[users[0]].block == block
         return Setting(
             {**graph.extent, "b": batch},
             shape.micro_batches,
@@ -141,7 +143,8 @@ class Engine:
             self._storage[storage_key],
             *kinds,
             lambda name, value: freedom.value(block, name, value),
-            next(iter(graph.tied), ""),
+            tied,
+            first and shape.stages == 1,
         )
 
     def chain(self, shape: Shape, freedom: Freedom) -> Chain | None:
@@ -161,7 +164,11 @@ class Engine:
         hop = 0.0
         if shape.stages > 1:
             nbytes = self._boundary_bytes(shape)
-            hop = self.pricer.transfer_seconds(nbytes, 0, shape.stage_stride)
+            places = [mesh.devices() for mesh in shape.meshes()]
+            hop = max(
+                self.pricer.exchange_seconds(nbytes, *pair)
+                for pair in zip(places, places[1:], strict=False)
+            )
         return Room(limits, shape.schedule, freedom.recompute, freedom.layers, hop)
 
     def _boundary_bytes(self, shape: Shape) -> float:

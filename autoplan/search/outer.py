@@ -29,6 +29,7 @@ from autoplan.search.candidates import Shape, distinct_arrangements, divisors, f
 from autoplan.search.chain import Chain, Estimate
 from autoplan.search.engine import Engine, Freedom, Inputs, Limit
 from autoplan.search.freedom import Degrees, freedoms, named_plans, outer_pins
+from autoplan.search.nearest import Need, least_need, nearest_changes
 from autoplan.search.result import Ranked, Request, SearchResult
 from autoplan.simulate import simulate_priced
 from autoplan.units import format_bytes
@@ -69,7 +70,7 @@ class Search:
         self.pricer = Pricer(request.hardware, request.stack)
         self.engine = Engine(self.inputs, self.pricer)
         self.refused: Counter[str] = Counter()
-        self.shortfall: list[str] = []
+        self.shortfall: list[Need] = []
         self.solved = 0
         self.best_of_depth: dict[int, float] = {}
         self.ideal = self._ideal_seconds()
@@ -122,9 +123,7 @@ class Search:
         )  # fmt: skip
 
     def _note_shortfall(self, totals: Sequence[int]) -> None:
-        worst = max(range(len(totals)), key=lambda s: totals[s])
-        need, limit = format_bytes(totals[worst]), format_bytes(self.device_limit)
-        self.shortfall.append(f"needs {need} of {limit} on stage {worst}")
+        self.shortfall.append(max(Need(total, stage) for stage, total in enumerate(totals)))
 
     # --- exact evaluation -----------------------------------------------------------------------
 
@@ -292,30 +291,20 @@ class Search:
 
     def _infeasible(self) -> InfeasibleError:
         """Why nothing fits, and what would."""
-        hardware = self.request.hardware
-        state = 16 * self.request.graph.parameters_total / hardware.count
+        request = self.request
+        least = least_need(request)
+        need = min([*self.shortfall, *([least] if least else [])], default=None)
         limit = format_bytes(self.device_limit)
-        detail = self.shortfall[-1] if self.shortfall else (
-            f"parameters, gradients and optimizer state alone are about {format_bytes(state)} a"
-            f" device even if fully split"
-        )  # fmt: skip
-        message = (
-            f"nothing fits: {self.request.config.name} on {hardware.count} x"
-            f" {hardware.device.kind} with {limit} usable; {detail}"
+        detail = (
+            f"the least is {format_bytes(need.peak)} on stage {need.stage}"
+            if need
+            else "no plan that the pins allow divides the model and its batch"
         )
-        return InfeasibleError(message, dict(self.refused), self._nearest(state))
-
-    def _nearest(self, state: float) -> list[str]:
-        hints = []
-        if any(key in self.request.pins for key in ("recompute", "zero", "micro_batch")):
-            hints.append("leave recompute, zero and micro_batch unpinned")
-        need = state / max(self.device_limit, 1)
-        if need > 0.5:
-            devices = self.request.hardware.count
-            while 16 * self.request.graph.parameters_total / devices > 0.5 * self.device_limit:
-                devices *= 2
-            hints.append(f"on {devices} devices the model's state takes half of the memory")
-        return hints
+        message = (
+            f"nothing fits: {request.config.name} on {request.hardware.count} x"
+            f" {request.hardware.device.kind} with {limit} usable; {detail}"
+        )
+        return InfeasibleError(message, dict(self.refused), nearest_changes(request))
 
 
 def stage_totals(timeline: Timeline) -> list[int]:

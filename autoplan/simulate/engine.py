@@ -286,11 +286,8 @@ class StageRun:
         if (name, peer) not in self._transfers:
             other = self.program.stages[peer]
             nbytes = other.channels[name].register.nbytes
-            self._transfers[name, peer] = max(
-                self.pricer.transfer_seconds(nbytes, source, target)
-                for source, target in zip(
-                    self.stage.mesh.devices(), other.mesh.devices(), strict=True
-                )
+            self._transfers[name, peer] = self.pricer.exchange_seconds(
+                nbytes, self.stage.mesh.devices(), other.mesh.devices()
             )
         return self._transfers[name, peer]
 

@@ -137,3 +137,46 @@ def test_a_damaged_program_ends_with_4(program, tmp_path, capsys, damage, named)
     out, err = capsys.readouterr()
     assert out == ""
     assert named in err
+
+
+# --- 3: nothing fits ----------------------------------------------------------------------------
+
+
+def command(devices: int, memory: str, headroom: str, pins: dict[str, str]) -> str:
+    words = f"search gpt2 cpu-host:{devices} --gbs 4 --seq-len 64 --memory-headroom {headroom} "
+    words += "".join(f"--pin {key}={value} " for key, value in pins.items())
+    return f"{words} --set device.memory={memory} --json"
+
+
+def changed(hint: str, devices: int, headroom: str, pins: dict[str, str]) -> tuple:
+    """What a person asks next who follows a hint."""
+    words = hint.split()
+    match words[1:]:
+        case ["on", count, "devices", *rest]:
+            return int(count), headroom, pins if not rest else {}
+        case ["without", "the", "pin", "of", key]:
+            return devices, headroom, {k: v for k, v in pins.items() if k != key}
+        case ["with", "--memory-headroom", value]:
+            return devices, value, pins
+    raise AssertionError(hint)
+
+
+@pytest.mark.parametrize(
+    ("memory", "headroom", "pins", "expected"),
+    [
+        ("2400MiB", "0", {"zero": "0", "dp": "2"}, "fits without the pin of zero"),
+        ("2440MiB", "6%", {"dp": "2"}, "fits with --memory-headroom 0"),
+        ("2000MiB", "0", {}, "fits on 4 devices"),
+    ],
+)
+def test_where_nothing_fits_hints_are_true(capsys, memory, headroom, pins, expected):
+    assert run(command(2, memory, headroom, pins)) == 3
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    assert "the least is" in err
+    assert sum(error["refused"].values()) > 0
+    assert expected in error["nearest"]
+    for hint in error["nearest"]:
+        devices, less, fewer = changed(hint, 2, headroom, pins)
+        assert run(command(devices, memory, less, fewer)) == 0, hint
+        capsys.readouterr()

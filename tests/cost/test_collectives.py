@@ -18,7 +18,6 @@ from autoplan.cost.collectives import (
     hierarchical_terms,
     mesh_groups,
     ring_terms,
-    senders,
     transfer_terms,
 )
 from autoplan.files.machine_spec import load_hardware
@@ -203,13 +202,6 @@ def test_transfers_cross_the_lowest_level_that_joins_both() -> None:
 def test_devices_that_send_together_share_the_nic(concurrent: int | None, share: int) -> None:
     price = transfer_terms(0, 8, cluster(FAST, SHARED_NIC), concurrent)
     assert price == pytest.approx((10e-6, share / 25e9))
-
-
-def test_senders_are_counted_per_link() -> None:
-    hardware = cluster(FAST, SHARED_NIC)
-    assert senders(range(4, 12), 5, 13, hardware) == 4
-    assert senders(range(4, 12), 9, 17, hardware) == 4
-    assert senders(range(4, 12), 5, 6, hardware) == 1, "a link of its own inside the node"
 
 
 AZURE_A100 = {64: 167.0, 256: 214.0, 1024: 228.0, 8192: 231.6}

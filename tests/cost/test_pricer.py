@@ -133,3 +133,12 @@ def test_transfers_are_affine() -> None:
     assert pricer.transfer_seconds(1e9, 0, 0) == 0.0
     assert pricer.transfer_seconds(0.0, 0, 8) == pytest.approx(10e-6)
     assert pricer.transfer_seconds(25e9, 0, 8, concurrent=2) == pytest.approx(2 + 10e-6)
+
+
+def test_transfers_at_once_share_only_the_links_that_they_share() -> None:
+    pricer = Pricer(cluster(FAST, SHARED_NIC), STACK)
+    across = pricer.exchange_seconds(25e9, range(4, 8), range(12, 16))
+    assert across == pricer.transfer_seconds(25e9, 4, 12, concurrent=4)
+    mixed = pricer.exchange_seconds(25e9, (6, 7), (7, 8))
+    assert mixed == pricer.transfer_seconds(25e9, 7, 8, concurrent=1)
+    assert pricer.exchange_seconds(0.0, (0,), (8,)) == 0.0

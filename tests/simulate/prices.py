@@ -34,5 +34,5 @@ class Prices:
     def layer_floor(self, backward):
         return 0.0
 
-    def transfer_seconds(self, nbytes, source, target):
+    def exchange_seconds(self, nbytes, sources, targets):
         return self.transfer

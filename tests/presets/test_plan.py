@@ -1,0 +1,164 @@
+"""The law of familiar names: `describe(build_plan(pins)) == pins`; bad pins are all reported."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from math import prod
+from random import Random
+
+import pytest
+
+from autoplan.describe import describe
+from autoplan.errors import InputError
+from autoplan.files.hf_config import load_model
+from autoplan.files.stack import load_stack
+from autoplan.frontends import build_graph, training_step
+from autoplan.ir.machine import Level, Stack
+from autoplan.ir.plan import Plan
+from autoplan.ir.workload import PRECISIONS, Workload
+from autoplan.lower import lower
+from autoplan.presets import DEGREES, build_plan, parse_pins, spread_layers
+from tests.generators import ADAMW, machine
+
+MODELS = ("tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma")
+SEQ_LEN, BATCH = 32, 64
+Pinned = dict[str, object]
+
+
+@cache
+def graph_of(model: str, trainable: str = "full"):
+    return training_step(build_graph(load_model(model), SEQ_LEN), trainable)
+
+
+def plan_of(model: str, pins: str, devices: int, stack: Stack | None = None, **more) -> Plan:
+    workload = Workload("train", more.pop("batch", BATCH), SEQ_LEN, PRECISIONS["bf16_mixed"], ADAMW)
+    around = machine(devices), stack or Stack("toy")
+    return build_plan(graph_of(model), load_model(model), around, workload, parse_pins([pins]))
+
+
+def random_pins(rng: Random) -> Pinned:
+    """Pins that mean something together: what no axis could show is left out."""
+    pins: Pinned = {key: rng.choice((1, 1, 1, 2, 4)) for key in DEGREES}
+    above = [key for key in DEGREES if pins[key] != 1]
+    pins["order"] = "-".join(rng.sample(above, len(above)))
+    if pins["tp"] != 1:
+        pins["vocab"] = rng.random() < 0.6
+    if pins["tp"] != 1 or pins["tp2"] != 1:
+        pins["sp"] = rng.random() < 0.6
+    if pins["dp"] != 1 or pins["cp"] != 1:
+        pins["zero"] = rng.randrange(4)
+    pins["micro_batch"] = rng.choice((1, 2))
+    pins["schedule"], pins["recompute"] = rng.choice(("gpipe", "1f1b")), rng.choice(("none", "full"))
+    if pins["pp"] == 2:
+        pins["layers_per_stage"] = rng.choice(((2, 2), (3, 1), (1, 3)))
+    return pins
+
+
+def text_of(pins: Pinned) -> str:
+    def value(v: object) -> str:
+        return "+".join(map(str, v)) if isinstance(v, tuple) else str(v).lower()
+
+    return ",".join(f"{key}={value(v)}" for key, v in pins.items() if v != "")
+
+
+def test_describe_gives_the_pins_back():
+    rng, refused, kept = Random(0), Counter(), 0
+    for index in range(400):
+        pins = random_pins(rng)
+        devices = prod(pins[key] for key in DEGREES)
+        if devices > 16:
+            continue
+        model = MODELS[index % len(MODELS)]
+        try:
+            plan = plan_of(model, text_of(pins), devices)
+        except InputError as error:
+            refused[str(error)] += 1
+            continue
+        found = describe(graph_of(model), plan)
+        found["layers_per_stage"] = tuple(found["layers_per_stage"])
+        assert {key: found[key] for key in pins} == pins, f"{model}: {text_of(pins)}"
+        assert not found["mixed"]
+        kept += 1
+    assert kept >= 200
+    assert all("does not divide" in reason for reason in refused), refused
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_described_plans_lower(model):
+    rng, lowered = Random(model), 0
+    while lowered < 12:
+        pins = random_pins(rng)
+        devices = prod(pins[key] for key in DEGREES)
+        if devices > 8:
+            continue
+        try:
+            plan = plan_of(model, text_of(pins), devices)
+        except InputError:
+            continue
+        assert len(lower(graph_of(model), plan).ranks) == devices
+        lowered += 1
+
+
+def test_what_is_not_pinned_comes_from_the_stack():
+    stack = load_stack("autoplan")
+    found = describe(graph_of("tiny-llama"), plan_of("tiny-llama", "tp=2", 4, stack))
+    assert (found["dp"], found["zero"], found["sp"]) == (2, 1, True)
+    assert (found["schedule"], found["recompute"]) == ("1f1b", "none")
+
+
+def test_heads_split_within_groups_where_groups_do_not_divide():
+    """One key and value head for eight ranks: they split its queries, and make keys of positions."""
+    config = load_model("gemma-2b")
+    graph = training_step(build_graph(config, SEQ_LEN))
+    workload = Workload("train", 8, SEQ_LEN, PRECISIONS["fp32"], ADAMW)
+    around = machine(8), Stack("toy")
+    plan = build_plan(graph, config, around, workload, parse_pins(["tp=8"]))
+    assert plan.strategies["layer"].splits["q"] == ("r",)
+    assert plan.strategies["layer"].splits["kv"] == ("s",)
+    assert describe(graph, plan)["tp"] == 8
+
+
+def test_axes_are_named_after_the_levels_they_run_over():
+    hardware = machine(2)
+    levels = (Level("gpu", 4, 1e10, 1e-5), Level("node", 2, 1e9, 1e-5))
+    around = type(hardware)("toy", hardware.device, levels, hardware.host), Stack("toy")
+    workload = Workload("train", BATCH, SEQ_LEN, PRECISIONS["fp32"], ADAMW)
+    pins = parse_pins(["tp=2,dp=4"])
+    plan = build_plan(graph_of("tiny-llama"), load_model("tiny-llama"), around, workload, pins)
+    named = [(axis.name, axis.size, axis.stride) for axis in plan.stages[0].mesh.axes]
+    assert named == [("gpu", 2, 1), ("node+gpu", 4, 2)]
+
+
+def test_the_stages_of_an_uneven_model_differ_by_one_layer():
+    assert spread_layers(10, 4) == (3, 3, 2, 2)
+    assert spread_layers(4, 4) == (1, 1, 1, 1)
+
+
+BAD = {
+    "degrees that do not multiply": ("dp=3", 4, 1),
+    "degrees beyond the machine": ("tp=4,pp=2", 4, 1),
+    "a head count that does not divide": ("tp=8", 8, 1),
+    "more stages than layers": ("pp=8", 8, 1),
+    "layers that do not add up": ("pp=2,layers_per_stage=3+2", 2, 1),
+    "a count of stages that differs": ("pp=2,layers_per_stage=2+1+1", 2, 1),
+    "a stage without layers or ends": ("pp=3,dp=1,layers_per_stage=2+0+2", 3, 1),
+    "a batch that does not divide": ("dp=2,micro_batch=5", 2, 1),
+    "several values": ("tp=1|2,zero=0|1", 2, 2),
+    "three at once": ("dp=3,pp=8,layers_per_stage=1+1", 4, 2),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_pins_are_reported(what):
+    pins, devices, least = BAD[what]
+    with pytest.raises(InputError) as caught:
+        lower(graph_of("tiny-llama"), plan_of("tiny-llama", pins, devices))
+    assert len(caught.value.problems) >= least
+    assert all(problem.found and problem.allowed for problem in caught.value.problems)
+
+
+def test_a_stack_restricts_pins():
+    with pytest.raises(InputError, match="on stack megatron") as caught:
+        plan_of("tiny-llama", "zero=3,tp2=2,dp=1", 2, load_stack("megatron"))
+    assert len(caught.value.problems) == 2
