@@ -1,8 +1,8 @@
 """A finished Plan -> familiar names: the inverse of `presets`.
 
-Reads placements, never how the plan came about. Each mesh axis is named by what it does to the operators
-of a layer; where attention, feed-forward, embedding and head use the axes differently, a key is an object
-by role.
+Reads placements, never how the plan came about. Each mesh axis is named by what it does to the
+operators of a layer; where attention, feed-forward, embedding and head use the axes differently, a
+key is an object by role.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Parallel = dict[str, Any]
 def describe(graph: Graph, plan: Plan) -> Parallel:
     """The pin keys of a plan, with their values.
 
-    A degree is an int, or {part: degree} where parts of the layer differ. Keys: the degrees, `sp`, `zero`,
-    `zero_axes` (axes over which state is split), `vocab`, `order`, `micro_batch`, `micro_batches`,
-    `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where strategies of layers differ).
+    A degree is an int, or {part: degree} where parts of the layer differ. Keys: the degrees, `sp`,
+    `zero`, `zero_axes` (axes over which state is split), `vocab`, `order`, `micro_batch`,
+    `micro_batches`, `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where strategies
+    of layers differ).
     """
     strategy = _main_layer(plan)
     block = graph.blocks[strategy.block]
@@ -43,7 +44,8 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
     if degrees["replicated"] == 1:
         del degrees["replicated"]
     axes = _sharding(block, strategy)
-    batch_parts = prod(s for s, c in zip(sizes, _boundary(block, strategy), strict=True) if c == "b")
+    boundary = _boundary(block, strategy)
+    batch_parts = prod(s for s, dim in zip(sizes, boundary, strict=True) if dim == "b")
     return {
         **degrees,
         "pp": len(plan.stages),
@@ -64,8 +66,8 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
 def axis_roles(strategy: Strategy, groups: Sequence[str]) -> tuple[str, ...]:
     """What each axis does to a part of a layer: dp, cp, tp, tp2, or replicated.
 
-    The first and last operators of a part hold weights (q and o, up and down). Splitting sequences is
-    dp; positions everywhere cp; heads or feed-forward width tp; the model width tp2.
+    The first and last operators of a part hold weights (q and o, up and down). Splitting sequences
+    is dp; positions everywhere cp; heads or feed-forward width tp; the model width tp2.
     """
     first, last = strategy.splits[groups[0]], strategy.splits[groups[-1]]
     return tuple(_role(a, b) for a, b in zip(first, last, strict=True))
@@ -111,7 +113,7 @@ def _boundary(block: Block, strategy: Strategy) -> tuple[str, ...]:
 
 
 def _norms_split_positions(strategy: Strategy, roles: Sequence[str]) -> bool:
-    """Whether norms split positions along the axes that split weights; true where there are none."""
+    """Whether norms split positions along the axes that split weights; true without such axes."""
     choices = strategy.splits["attention_norm"]
     return all(
         choice == "s" for choice, role in zip(choices, roles, strict=True) if role in ("tp", "tp2")

@@ -201,7 +201,8 @@ def _shrunk_extent(plan: Plan, graph: Graph) -> dict[str, int]:
         wanted = lcm(size, need)
         extent[dim] = old if old < wanted and old % need == 0 else wanted
     extent["b"] = needs["b"] * min(2, plan.batch // before["b"])
-    extent["p"] = lcm(extent["s"], needs.get("p", 1))
+    need = needs.get("p", 1)
+    extent["p"] = -(-(extent["s"] + plan.model.position_offset) // need) * need
     model = plan.model
     if model.hidden == model.heads * model.head_dim:
         heads = extent["g"] * extent["r"]
@@ -212,10 +213,14 @@ def _shrunk_extent(plan: Plan, graph: Graph) -> dict[str, int]:
 
 def _shrunk_model(model: DecoderConfig, extent: Mapping[str, int], parts: Parts) -> DecoderConfig:
     instances = sum(part.run.count for rows in parts for part in rows)
+    turned = round(extent["d"] * model.rotary_dim / model.head_dim / 2) * 2
+    window = model.sliding_window
     return replace(
         model, hidden=extent["m"], layers=instances - 2, heads=extent["g"] * extent["r"],
         kv_heads=extent["g"], head_dim=extent["d"], ffn=extent["f"], vocab=extent["v"],
-        max_positions=extent["p"],
+        max_positions=extent["p"] - model.position_offset,
+        rotary_dim=max(2, turned) if model.rotary_dim else 0,
+        sliding_window=min(window, extent["s"] // 2 + 1),
     )  # fmt: skip
 
 

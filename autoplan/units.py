@@ -11,7 +11,7 @@ _SCALE = {
     "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40,
 }  # fmt: skip
 _QUANTITY = re.compile(
-    r"^\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KkMmGgTtPp]?i?)(B|b|bit|FLOP|FLOPS|s)?(/s)?\s*$"
+    r"^\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KkMmGgTtPp]?i?)(B|b|bit|FLOP|FLOPS|W|s)?(/s)?\s*$"
 )
 _TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 

@@ -45,10 +45,8 @@ def main() -> int:
     seconds = perf_counter() - begin
     print(coverage.table())
     rate = 60 * given.plans / seconds
-    print(
-        f"{given.plans} plans, {failed} failed, worst error {worst:.2g}, {rate:.0f} plans a minute, "
-        f"{refused} draws refused by lowering"
-    )
+    print(f"{given.plans} plans at {rate:.0f} a minute, {refused} draws refused by lowering")
+    print(f"{failed} failed, worst error {worst:.2g}")
     return MismatchError.exit_code if failed else 0
 
 

@@ -77,15 +77,35 @@ def random_config(rng: Random) -> DecoderConfig:
         rng.choice((12, 24)), tied_embeddings=rng.random() < 0.4,
     )  # fmt: skip
     if family == "gpt2":
-        return replace(
-            config, norm="layer_norm", activation="gelu_tanh", gated=False, attention_bias=True,
-            mlp_bias=True, rope_theta=None, learned_positions=True,
+        config = replace(
+            config, norm="layer_norm", activation="gelu_tanh", gated=False, qkv_bias=True,
+            output_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
             embedding_dropout=rng.choice((0.0, 0.1)), attention_dropout=rng.choice((0.0, 0.1)),
-            residual_dropout=rng.choice((0.0, 0.1)),
+            residual_dropout=rng.choice((0.0, 0.1)), position_offset=rng.choice((0, 0, 12)),
         )  # fmt: skip
     if family == "gemma":
-        return replace(config, norm_offset=1.0, activation="gelu_tanh", embedding_scale=3.5)
-    return config
+        config = replace(config, norm_offset=1.0, activation="gelu_tanh", embedding_scale=3.5)
+    return _with_variants(rng, config)
+
+
+def _with_variants(rng: Random, config: DecoderConfig) -> DecoderConfig:
+    """What later families changed, each now and then."""
+
+    def sometimes() -> bool:
+        return rng.random() < 0.2
+
+    rotates = config.rope_theta is not None
+    parallel = sometimes()
+    return replace(
+        config,
+        qk_norm=rotates and sometimes(),
+        rotary_dim=config.head_dim // 2 if rotates and sometimes() else 0,
+        sliding_window=rng.choice((3, 5)) if sometimes() else 0,
+        parallel_residual=parallel,
+        shared_norm=parallel and rng.random() < 0.5,
+        head_bias=sometimes(),
+        activation="relu" if sometimes() else config.activation,
+    )
 
 
 def random_sizes(rng: Random) -> tuple[int, ...]:

@@ -170,7 +170,7 @@ class _StepList:
         return result
 
 
-@lru_cache(maxsize=None)
+@cache
 def _step_list(dims: tuple[str, ...], axes: int) -> _StepList:
     number = layout_numbers(dims, axes)
     layouts = all_layouts(dims, axes)
@@ -196,8 +196,10 @@ def route(
     """The default route between two layouts of one tensor; () when they are equal.
 
     Args:
-        source, target: whole layouts.
-        dims, extent: names and global sizes of the tensor's dims.
+        source: whole layout that the tensor has.
+        target: whole layout that it is to have.
+        dims: names of its dims.
+        extent: their global sizes.
         sizes: ranks per mesh axis.
 
     Raises:

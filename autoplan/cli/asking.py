@@ -56,5 +56,6 @@ def question(
         stack=given.stack,
         pins=tuple(given.pin or ()),
         options=Options(**{name: getattr(given, name) for name in names}),
+        download=given.download,
         problems=tuple(problems),
     )

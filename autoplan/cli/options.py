@@ -35,6 +35,12 @@ QuietFlag = Annotated[
 ]
 
 
+DownloadFlag = Annotated[
+    bool,
+    typer.Option("--download", help="Fetch a model of the Hugging Face hub that is not cached"),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """What every command takes."""
@@ -72,11 +78,20 @@ class Asking(Common):
         typer.Option("--seq-len", "--seq-length", metavar="N", help="Positions per sequence"),
     ] = None
     precision: Annotated[
-        str | None, typer.Option("--precision", metavar="NAME", help="fp32, bf16_mixed, ...")
-    ] = None
+        str | None,
+        typer.Option(
+            "--precision", metavar="NAME[,ROLE=DTYPE]",
+            help="fp64, fp32, bf16_mixed, bf16_pure, fp16_mixed; to price: fp8_tensor, fp8_tile, "
+            "mxfp8. Roles: compute, parameter, master, gradient, reduce, optimizer",
+        ),
+    ] = None  # fmt: skip
     optimizer: Annotated[
-        str | None, typer.Option("--optimizer", metavar="NAME", help="adamw or sgd")
-    ] = None
+        str | None,
+        typer.Option(
+            "--optimizer", metavar="NAME[,lr=...]",
+            help="adamw, adafactor, muon, lion, sgd; to price: adamw_8bit",
+        ),
+    ] = None  # fmt: skip
     trainable: Annotated[
         str | None,
         typer.Option("--trainable", metavar="REGEX", help="Parameters to train, or full"),
@@ -91,6 +106,7 @@ class Asking(Common):
     seed: Annotated[
         str | None, typer.Option("--seed", metavar="N", help="Of initialisation and dropout")
     ] = None
+    download: DownloadFlag = False
 
 
 Subject = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autoplan.cli.options import Common
+from autoplan.cli.options import Common, DownloadFlag
 from autoplan.cli.output import print_json, print_notes, screen
 
 
@@ -18,6 +18,7 @@ class ShowOptions(Common):
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="A model, machine, stack or file; none: a list")
     ] = ""
+    download: DownloadFlag = False
 
 
 def show(given: ShowOptions) -> None:
@@ -25,7 +26,7 @@ def show(given: ShowOptions) -> None:
     from autoplan.report import print_shown
     from autoplan.workflow import show as find
 
-    shown = find(given.name)
+    shown = find(given.name, given.download)
     print_notes(shown.warnings, "warning", given.quiet)
     if given.json:
         print_json(dict(shown.document))

@@ -17,7 +17,8 @@ Source: Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communica
 MPICH" (ring, pairwise exchange); Cho et al. 2019, "BlueConnect" (hierarchical); Jeaugey 2019,
 "Massively scale your deep learning training with NCCL 2.4" (chains in a node, double binary trees
 across: logarithmic latency at the ring's rate). Libraries order a ring by topology, so it leaves a
-unit once. Valid for messages over a fabric without oversubscription; in-switch reduction is not
+unit once. On a full mesh, n units have n - 1 links each and as many rings side by side (a complete
+directed graph falls into Hamiltonian cycles: Tillson 1980), so what they share grows with n. Valid for messages over a fabric without oversubscription; in-switch reduction is not
 modelled. `Level.latency` holds what a step costs beside bytes, ramp and jitter included.
 """
 
@@ -176,6 +177,11 @@ def device_rate(level: Level, hardware: Hardware, sharing: int = 0) -> float:
     return rate if level.duplex else rate / DIRECTIONS
 
 
+def lanes(reach: Reach, level: Level) -> int:
+    """Links that a device uses at once: one, or one to each unit of its group on a full mesh."""
+    return max(1, reach.fan - 1) if level.mesh else 1
+
+
 def ring_terms(geometry: Geometry, hardware: Hardware) -> Terms:
     """One pass of a flat ring, per byte of the whole.
 
@@ -185,7 +191,8 @@ def ring_terms(geometry: Geometry, hardware: Hardware) -> Terms:
     for reach, level in zip(geometry.levels, hardware.levels, strict=True):
         if reach.hops:
             seconds += reach.hops * level.latency
-            slowest = max(slowest, 1.0 / (reach.members * device_rate(level, hardware)))
+            rate = reach.members * lanes(reach, level) * device_rate(level, hardware)
+            slowest = max(slowest, 1.0 / rate)
     return Terms(seconds, (geometry.ranks - 1) / geometry.ranks * slowest)
 
 
@@ -206,7 +213,7 @@ def hierarchical_terms(geometry: Geometry, hardware: Hardware, tree: bool = Fals
         steps = (reach.fan - 1).bit_length() if tree and across_nodes else reach.fan - 1
         seconds += steps * level.latency
         part = (reach.fan - 1) / reach.fan / reach.members
-        per_byte += part / device_rate(level, hardware)
+        per_byte += part / lanes(reach, level) / device_rate(level, hardware)
     return Terms(seconds, per_byte)
 
 
@@ -215,7 +222,8 @@ def direct_terms(geometry: Geometry, hardware: Hardware) -> Terms:
     seconds, slowest = 0.0, 0.0
     for reach, level in zip(geometry.levels, hardware.levels, strict=True):
         seconds += reach.peers * level.latency
-        slowest = max(slowest, reach.peers / geometry.ranks / device_rate(level, hardware))
+        share = reach.peers / geometry.ranks / lanes(reach, level)
+        slowest = max(slowest, share / device_rate(level, hardware))
     return Terms(seconds, slowest)
 
 

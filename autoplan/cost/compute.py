@@ -76,7 +76,7 @@ class Processor:
     def _find_rates(self, kind: str, dtype: str) -> Rates[float]:
         device = self.hardware.device
         bandwidth = device.memory_bandwidth * device.memory_efficiency
-        if kind == "matmul":
+        if kind in ("matmul", "optimizer_matmul"):
             rate = self._peak(dtype) * device.gemm_efficiency
             return Rates(rate, device.gemm_half_flops, bandwidth)
         if kind == "attention":

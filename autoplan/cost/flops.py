@@ -1,9 +1,9 @@
 """How much arithmetic does the model need? The numerator of MFU.
 
 Convention, of PaLM (Chowdhery et al. 2022, appendix B) and Megatron (Narayanan et al. 2021): matrix
-products and attention forward and backward, attention over the full s², no causal halving; no
-recomputation, neither of layers nor of the scores inside the attention kernel; no look-up of
-embeddings, the output head included.
+products and attention forward and backward, attention over the full s², or with a sliding window
+over the full window of every query, no causal halving; no recomputation, neither of layers nor of
+the scores inside the attention kernel; no look-up of embeddings, the output head included.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ the instruction that lowering makes of it cost the same, to the last bit.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
 
@@ -17,7 +16,6 @@ from autoplan.cost.collectives import (
     NOTHING,
     Terms,
     collective_terms,
-    crossed_level,
     group_geometry,
     mesh_groups,
     transfer_terms,
@@ -118,20 +116,23 @@ class Pricer:
 
         Args:
             nbytes: that each device sends.
-            sources, targets: devices, pair by pair.
+            sources: devices that send.
+            targets: devices that receive, pair by pair.
         """
-        if not nbytes:
+        if not nbytes or not len(sources):
             return 0.0
-        links = [
-            (level, source // self.hardware.levels[level].shared_by)
-            for source, target in zip(sources, targets, strict=True)
-            for level in (crossed_level(source, target, self.hardware),)
-        ]
-        busy = Counter(links)
-        return max(
-            self.transfer_seconds(nbytes, source, target, busy[link])
-            for source, target, link in zip(sources, targets, links, strict=True)
-        )
+        start, end = np.asarray(sources), np.asarray(targets)
+        spans = np.array(self.hardware.spans[1:])[:, None]
+        levels = (start // spans == end // spans).argmax(axis=0)
+        slowest = 0.0
+        for number, level in enumerate(self.hardware.levels):
+            mine = np.flatnonzero((levels == number) & (start != end))
+            if len(mine):
+                _, sending = np.unique(start[mine] // level.shared_by, return_counts=True)
+                pair = int(start[mine[0]]), int(end[mine[0]])
+                seconds = self.transfer_seconds(nbytes, *pair, int(sending.max()))
+                slowest = max(slowest, seconds)
+        return slowest
 
     def layer_floor(self, backward: bool) -> float:
         """Seconds of host work to issue one layer; see `compute.Processor.layer_floor`."""
@@ -159,7 +160,8 @@ class Pricer:
                 continue
             computing.append(index)
             works.append(measure(instr, segment))
-            dtypes.append(segment.registers[instr.ins[0]].dtype if instr.ins else "")
+            own = segment.registers[instr.ins[0]].dtype if instr.ins else ""
+            dtypes.append(instr.attr("product", own))
         if computing:
             seconds[computing] = self.processor.table_seconds(works, dtypes)
         return seconds
@@ -195,7 +197,7 @@ def measure(instr: Instr, segment: Segment) -> Work:
 def _kind(instr: Instr, segment: Segment) -> str:
     if instr.op in COLLECTIVES:
         return instr.op
-    optimizes = instr.op != "slice" and measure(instr, segment).kind == "optimizer"
+    optimizes = instr.op != "slice" and measure(instr, segment).kind.startswith("optimizer")
     return "optimizer" if optimizes else "compute"
 
 

@@ -6,6 +6,7 @@ FLOP, whose fields are known to be sane. So no other package parses a file, conv
 whether a number is finite.
 
     hf_config       Hugging Face config.json       -> DecoderConfig       `load_model`
+      hf_rotary, hf_learned: families · hf_fields: what they share · hub: cache and download
     model           normalised model in a plan     <-> DecoderConfig
     machine_spec    NAME:16x8 and --set            -> Hardware            `load_hardware`
     hardware        hardware profile               <-> Hardware

@@ -3,7 +3,7 @@
 Units stand in the keys of the file (`memory_gib`, `bandwidth_gb_per_s`, `latency_us`) and vanish
 in the noun, which has bytes, seconds, FLOP/s and bytes per second. Levels stand innermost first and
 are named after the unit they count: a level `node` of size 8 joins 8 nodes. Devices below the level
-named `node` share a host; without such a level all of them do.
+named `node` share a host; without such a level all of them do. What is not known is absent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from autoplan.files.quantities import (
     MICROSECONDS,
     PLAIN,
     TERAFLOPS,
+    WATTS,
     AmountNumber,
     CountNumber,
     Number,
@@ -49,6 +50,8 @@ DEVICE_KEYS: Mapping[str, tuple[str, Unit]] = {
     "attention_efficiency": ("attention_efficiency", PLAIN),
     "memory_efficiency": ("memory_efficiency", PLAIN),
     "launch": ("launch_us", MICROSECONDS),
+    "power": ("power_watts", WATTS),
+    "price_per_hour": ("price_per_hour", PLAIN),
 }
 """Attribute of `Device` -> key of the file and its unit; likewise below."""
 
@@ -84,6 +87,8 @@ class DeviceFile(Strict):
     attention_efficiency: ShareNumber
     memory_efficiency: ShareNumber
     launch_us: AmountNumber
+    power_watts: Number | None = None
+    price_per_hour: Number | None = None
 
 
 class LevelFile(Strict):
@@ -97,6 +102,7 @@ class LevelFile(Strict):
     duplex: bool = True
     peer_to_peer: bool = True
     efficiency: ShareNumber = Field(default={"value": 1.0}, validate_default=True)
+    mesh: bool = False
 
 
 class HostFile(Strict):
@@ -150,6 +156,7 @@ def _build(file: HardwareFile) -> Hardware:
             name=level.name,
             duplex=level.duplex,
             peer_to_peer=level.peer_to_peer,
+            mesh=level.mesh,
             **_numbers(level, LEVEL_KEYS, f"levels.{level.name}", evidence),
         )
         for level in file.levels
@@ -179,6 +186,8 @@ def _numbers(
     values: dict[str, Any] = {}
     for attribute, (key, unit) in keys.items():
         entry = getattr(file, key)
+        if entry is None:
+            continue
         where = f"{path}.{attribute}"
         if isinstance(entry, Mapping):
             values[attribute] = {
@@ -208,6 +217,7 @@ def dump_hardware(hardware: Hardware) -> dict[str, Any]:
         {"name": level.name}
         | _written(level, LEVEL_KEYS, f"levels.{level.name}", hardware.evidence)
         | {"duplex": level.duplex, "peer_to_peer": level.peer_to_peer}
+        | ({"mesh": True} if level.mesh else {})
         for level in hardware.levels
     ]
     host = _written(hardware.host, HOST_KEYS, "host", hardware.evidence)
@@ -224,6 +234,8 @@ def _written(
     document: dict[str, Any] = {}
     for attribute, (key, unit) in keys.items():
         value = getattr(noun, attribute)
+        if value is None:
+            continue
         where = f"{path}.{attribute}"
         if isinstance(value, Mapping):
             document[key] = {

@@ -6,7 +6,8 @@
     ./mine.json:4      a profile file
 
 Fewer devices than a node fill its innermost level first; more nodes than the profile has make its
-outermost level grow. A size that does not fill whole units is refused, never rounded.
+outermost level grow. A size that does not fill whole units is refused, never rounded. A level of
+one unit joins nothing and is left out, so that a profile may say how a machine would grow.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from autoplan.ir.machine import Evidence, Hardware, Level
 FOLDER = "hardware_profiles"
 _SET = "--set"
 _SIZE = re.compile(r"[1-9]\d{0,8}(x[1-9]\d{0,8})?")
-_LEVEL_FLAGS = ("duplex", "peer_to_peer")
+_LEVEL_FLAGS = ("duplex", "peer_to_peer", "mesh")
 _HOST_FLAG = "ranks_share_cores"
 
 
@@ -58,9 +59,9 @@ def load_hardware(spec: str, overrides: Mapping[str, str] | None = None) -> Hard
     for where, text in (overrides or {}).items():
         _override(document, where, text, problems)
     hardware = problems.attempt(lambda: parse_hardware(document, str(path)))
-    if hardware is not None and size:
-        machine = hardware
-        hardware = problems.attempt(lambda: resize(machine, size))
+    if hardware is not None:
+        machine, wanted = hardware, size or str(hardware.count)
+        hardware = problems.attempt(lambda: resize(machine, wanted))
     problems.check()
     assert hardware is not None, "without problems there is a machine"
     return hardware

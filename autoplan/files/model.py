@@ -42,12 +42,20 @@ class DecoderFile(Strict):
     norm_offset: float = Field(ge=0, le=1)
     activation: Annotated[str, one_of(ACTIVATIONS)]
     gated: bool
-    attention_bias: bool
+    qkv_bias: bool
+    output_bias: bool
     mlp_bias: bool
+    qk_norm: bool
     rope_theta: float | None = Field(gt=0, le=1e15)
     rope_scaling: RopeScalingFile | None
+    rotary_dim: int = Field(ge=0, le=LARGEST)
     learned_positions: bool
+    position_offset: int = Field(ge=0, le=LARGEST)
+    sliding_window: int = Field(ge=0, le=LARGEST)
+    parallel_residual: bool
+    shared_norm: bool
     tied_embeddings: bool
+    head_bias: bool
     embedding_scale: float = Field(gt=0, le=1e9)
     embedding_dropout: float = Field(ge=0, lt=1)
     attention_dropout: float = Field(ge=0, lt=1)
@@ -70,8 +78,13 @@ def parse_model(document: object, source: str, path: str = "$") -> DecoderConfig
     problems = Problems(source)
     if file.heads % file.kv_heads:
         problems.add(f"{path}.kv_heads", file.kv_heads, f"a divisor of heads = {file.heads}")
-    if file.rope_theta is not None and file.head_dim % 2:
+    if file.rope_theta is not None and not file.rotary_dim and file.head_dim % 2:
         problems.add(f"{path}.head_dim", file.head_dim, "an even number with rotary positions")
+    if file.rotary_dim % 2 or file.rotary_dim > file.head_dim:
+        allowed = f"an even number up to head_dim = {file.head_dim}"
+        problems.add(f"{path}.rotary_dim", file.rotary_dim, allowed)
+    if file.shared_norm and not file.parallel_residual:
+        problems.add(f"{path}.shared_norm", True, "false without parallel_residual")
     problems.check()
     values = file.model_dump()
     scaling = values.pop("rope_scaling")

@@ -125,6 +125,7 @@ GB_PER_S = Unit("_gb_per_s", 10**9, False, "[KMGTkmgt]i?(B|b|bit)/s", "25GB/s")
 TERAFLOPS = Unit("_tflops", 10**12, False, "[MGTPmgtp](FLOPS|FLOP/s)", "312TFLOP/s")
 GIGAFLOP = Unit("_gflop", 10**9, False, "[kMGTPmgtp]FLOP", "2.5GFLOP")
 MICROSECONDS = Unit("_us", 10**6, True, "(s|ms|us|ns)", "5us")
+WATTS = Unit("_watts", 1, False, "[kM]?W", "700W")
 PLAIN = Unit("", 1, False, "", "0.8")
 
 

@@ -1,25 +1,36 @@
 """Workload JSON <-> `ir.workload.Workload`.
 
 `precision` is the name of a bundle, or an object whose absent dtypes come from the bundle it names:
-`{"name": "bf16_mixed", "gradient": "bf16"}`.
+`{"name": "bf16_mixed", "gradient": "bf16"}`. On the command line both it and the optimizer are a
+name and what differs: `bf16_mixed,gradient=bf16` or `adamw,lr=1e-4,clip=0.5`.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from autoplan.errors import nearest
+from autoplan.errors import InputError, Problem, nearest
 from autoplan.files.problems import Problems, Strict, one_of, validate
-from autoplan.ir.workload import OPTIMIZER_STATES, PRECISIONS, Optimizer, Precision, Workload
+from autoplan.ir.optimizer import OPTIMIZERS
+from autoplan.ir.workload import (
+    DTYPE_ROLES,
+    PRECISIONS,
+    LossScale,
+    Optimizer,
+    Precision,
+    Workload,
+)
 
 LARGEST = 1 << 40
+CLIP = 1.0
+"""Limit of the gradient norm where nobody gives one."""
 
 Dtype = Literal["fp64", "fp32", "bf16", "fp16", "fp8"]
-_ROLES = ("compute", "parameter", "master", "gradient", "reduce", "optimizer")
 
 
 class PrecisionFile(Strict):
@@ -43,14 +54,23 @@ class HyperFile(Strict):
     eps: float | None = Field(default=None, gt=0, le=1)
     weight_decay: float | None = Field(default=None, ge=0, le=1e6)
     momentum: float | None = Field(default=None, ge=0, lt=1)
+    decay: float | None = Field(default=None, ge=0, le=1)
+    threshold: float | None = Field(default=None, gt=0, le=1e6)
 
 
 class OptimizerFile(Strict):
     """`optimizer`."""
 
-    name: Annotated[str, one_of(OPTIMIZER_STATES)] = "adamw"
+    name: Annotated[str, one_of(OPTIMIZERS)] = "adamw"
     hyper: HyperFile = HyperFile()
-    clip: float = Field(default=1.0, ge=0, le=1e12)
+    clip: float = Field(default=CLIP, ge=0, le=1e12)
+
+
+class LossScaleFile(Strict):
+    """`loss_scale`, which only fp16 has."""
+
+    initial: float = Field(default=LossScale().initial, gt=0, le=2.0**64)
+    growth_interval: int = Field(default=LossScale().growth_interval, ge=1, le=LARGEST)
 
 
 def _named(value: object) -> object:
@@ -69,6 +89,7 @@ class WorkloadFile(Strict):
     dropout: float | None = Field(default=None, ge=0, lt=1)
     memory_headroom_bytes: int = Field(default=0, ge=0, le=1 << 60)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    loss_scale: LossScaleFile = LossScaleFile()
 
     @field_validator("trainable")
     @classmethod
@@ -92,18 +113,70 @@ def parse_workload(document: object, source: str, path: str = "$") -> Workload:
         InputError: every problem at once.
     """
     file = validate(WorkloadFile, document, source, path)
-    hyper = {k: float(v) for k, v in file.optimizer.hyper.model_dump().items() if v is not None}
+    problems = Problems(source)
+    optimizer = _optimizer(file.optimizer, problems, f"{path}.optimizer")
+    precision = problems.attempt(lambda: _precision(file.precision, source, f"{path}.precision"))
+    problems.check()
+    assert precision is not None
     return Workload(
         kind=file.kind,
         global_batch_size=file.global_batch_size,
         seq_len=file.seq_len,
-        precision=_precision(file.precision, source, f"{path}.precision"),
-        optimizer=Optimizer(file.optimizer.name, hyper, float(file.optimizer.clip)),
+        precision=precision,
+        optimizer=optimizer,
         trainable=file.trainable,
         dropout=None if file.dropout is None else float(file.dropout),
         memory_headroom=file.memory_headroom_bytes,
         seed=file.seed,
+        loss_scale=LossScale(float(file.loss_scale.initial), file.loss_scale.growth_interval),
     )
+
+
+def _optimizer(file: OptimizerFile, problems: Problems, path: str) -> Optimizer:
+    """The optimizer; a hyper-parameter that it does not have is a problem."""
+    known = OPTIMIZERS[file.name].hyper
+    given = {k: float(v) for k, v in file.hyper.model_dump().items() if v is not None}
+    for name in given.keys() - known.keys():
+        allowed = f"for {file.name} one of {', '.join(sorted(known))}"
+        problems.add(f"{path}.hyper.{name}", given[name], allowed, nearest(name, known))
+    return Optimizer(file.name, given, float(file.clip))
+
+
+def precision_document(text: str) -> dict[str, Any]:
+    """The `precision` that `bf16_mixed,gradient=bf16` means; see `split_setting`."""
+    name, changes = split_setting(text, "--precision", "bf16_mixed,gradient=bf16")
+    return {**changes, "name": name}
+
+
+def optimizer_document(text: str) -> dict[str, Any]:
+    """The `optimizer` that `adamw,lr=1e-4,clip=0.5` means, with the defaults of its operator."""
+    name, changes = split_setting(text, "--optimizer", "adamw,lr=1e-4,clip=0.5")
+    values: dict[str, Any] = dict(changes)
+    for key, value in changes.items():
+        with suppress(ValueError):
+            values[key] = float(value)
+    clip = values.pop("clip", CLIP)
+    defaults = OPTIMIZERS[name].hyper if name in OPTIMIZERS else {}
+    return {"name": name, "hyper": {**defaults, **values}, "clip": clip}
+
+
+def split_setting(text: str, source: str, example: str) -> tuple[str, dict[str, str]]:
+    """`name,key=value,...` as its name and the rest.
+
+    Raises:
+        InputError: a part is no `key=value`, or a key stands twice.
+    """
+    name, *parts = (part.strip() for part in text.split(","))
+    table: dict[str, str] = {}
+    found = []
+    for part in parts:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value) or key in table or key == "name":
+            found.append(Problem(source, "", f"`{part}`", f"each key once, as in {example}"))
+        table[key] = value
+    if found:
+        raise InputError(found)
+    return name, table
 
 
 def parse_precision(document: object, source: str, path: str = "$") -> Precision:
@@ -115,12 +188,12 @@ def _precision(file: PrecisionFile, source: str, path: str) -> Precision:
     bundle = PRECISIONS.get(file.name)
     problems = Problems(source)
     chosen: dict[str, str] = {}
-    for role in _ROLES:
+    for role in DTYPE_ROLES:
         dtype = getattr(file, role) or (getattr(bundle, role) if bundle else None)
         if dtype is not None:
             chosen[role] = dtype
-    if len(chosen) < len(_ROLES):
-        allowed = f"one of {', '.join(PRECISIONS)}, or all of {', '.join(_ROLES)}"
+    if len(chosen) < len(DTYPE_ROLES):
+        allowed = f"one of {', '.join(PRECISIONS)}, or all of {', '.join(DTYPE_ROLES)}"
         problems.add(f"{path}.name", file.name, allowed, nearest(file.name, PRECISIONS))
     problems.check()
     return Precision(file.name, **chosen)
@@ -131,6 +204,8 @@ def dump_workload(workload: Workload) -> dict[str, Any]:
     precision = workload.precision
     bundled = PRECISIONS.get(precision.name) == precision
     optimizer = workload.optimizer
+    scale = {"loss_scale": asdict(workload.loss_scale)}
+    shown = precision.scales_loss or workload.loss_scale != LossScale()
     return {
         "kind": workload.kind,
         "global_batch_size": workload.global_batch_size,
@@ -145,4 +220,5 @@ def dump_workload(workload: Workload) -> dict[str, Any]:
         "dropout": workload.dropout,
         "memory_headroom_bytes": workload.memory_headroom,
         "seed": workload.seed,
+        **(scale if shown else {}),
     }

@@ -1,13 +1,14 @@
 """A dense decoder's configuration -> Graph: embedding, repeated layers, head with loss.
 
-Every projection is a weight of its own (queries, keys and values apart, gate and up apart), stored as
-(out dims, in dims). A layer operator is named by its `group`; operators that only make sense together
-(a projection with its bias and rotation, a residual addition with its bias and dropout) share one, so
-that they take the same split.
+Every projection is a weight of its own (queries, keys and values apart, gate and up apart), stored
+as (out dims, in dims). A layer operator is named by its `group`; operators that only make sense
+together (a projection with its bias, norm and rotation, a residual addition with its bias and
+dropout) share one, so that they take the same split.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import sqrt
 
 from autoplan.errors import InputError, Problem
@@ -46,19 +47,23 @@ class _BlockWriter:
         self.ops.append(Op(outputs[0], family, inputs, outputs, tuple(sorted(attrs)), group))
         return outputs[0]
 
-    def norm(self, x: str, name: str) -> str:
-        """A norm of the configured kind; returns the normalised tensor."""
-        config = self.config
-        y = self.activation(name + ".out", _RESIDUAL)
-        rstd = self.activation(name + ".rstd", ("b", "s"), "statistic")
-        weight = self.parameter(name, "m")
+    def norm(self, x: str, name: str, group: str = "") -> str:
+        """A norm of the configured kind over the last dim; returns the normalised tensor.
+
+        It is a layer operator of its own unless it belongs to a `group`.
+        """
+        config, group = self.config, group or name
+        *rows, width = dims = self.tensors[x].dims
+        y = self.activation(name + ".out", dims)
+        rstd = self.activation(name + ".rstd", tuple(rows), "statistic")
+        weight = self.parameter(name, width)
         eps = ("eps", config.norm_eps)
         if config.norm == "rms_norm":
             offset = ("offset", config.norm_offset)
-            return self.op("rms_norm", (x, weight), (y, rstd), name, (eps, offset))
-        bias = self.parameter(name + "_bias", "m")
-        mean = self.activation(name + ".mean", ("b", "s"), "statistic")
-        return self.op("layer_norm", (x, weight, bias), (y, mean, rstd), name, (eps,))
+            return self.op("rms_norm", (x, weight), (y, rstd), group, (eps, offset))
+        bias = self.parameter(name + "_bias", width)
+        mean = self.activation(name + ".mean", tuple(rows), "statistic")
+        return self.op("layer_norm", (x, weight, bias), (y, mean, rstd), group, (eps,))
 
     def linear(
         self, x: str, name: str, dims: tuple[tuple[str, ...], tuple[str, ...]], group: str
@@ -84,7 +89,10 @@ class _BlockWriter:
             scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,
             scaling.original_max_positions,
         )  # fmt: skip
-        attrs = (("scaling", parts), ("sign", 1), ("theta", config.rope_theta))
+        attrs = (
+            ("scaling", parts), ("sign", 1), ("theta", config.rope_theta),
+            ("width", config.rotary_dim or config.head_dim),
+        )  # fmt: skip
         y = self.activation(x + ".rotated", self.tensors[x].dims)
         return self.op("rotary", (x, self.feed("positions", "b", "s")), (y,), group, attrs)
 
@@ -96,11 +104,11 @@ class _BlockWriter:
         attrs = (("key", y), ("p", probability))
         return self.op("dropout", (x,), (y,), group, attrs)
 
-    def join(self, residual: str, branch: str, name: str, bias: bool) -> str:
-        """Bias and dropout of a branch, and its addition to the residual stream."""
+    def join(self, residual: str, branch: str, name: str, biases: Iterable[str]) -> str:
+        """Biases and dropout of a branch, and its addition to the residual stream."""
         group = name + "_add"
-        if bias:
-            branch = self.bias(branch, f"b_{branch}", ("m",), group)
+        for bias in biases:
+            branch = self.bias(branch, bias, ("m",), group)
         branch = self.drop(branch, self.config.residual_dropout, group)
         y = self.activation(name, _RESIDUAL)
         return self.op("add", (residual, branch), (y,), group)
@@ -121,7 +129,8 @@ def _embedding(config: DecoderConfig) -> Block:
         positions = w.feed("positions", "b", "s")
         located = w.activation("located", _RESIDUAL)
         where = w.parameter("position_embedding", "p", "m")
-        location = w.op("embedding", (positions, where), (located,), "position_embedding")
+        attrs = (("offset", config.position_offset),)
+        location = w.op("embedding", (positions, where), (located,), "position_embedding", attrs)
         x = w.op("add", (x, location), (w.activation("placed", _RESIDUAL),), "embedding_out")
     x = w.drop(x, config.embedding_dropout, "embedding_out")
     return w.block("embedding", "", x)
@@ -134,17 +143,19 @@ def _attention(w: _BlockWriter, normed: str) -> str:
     q = w.linear(normed, "q", (query, ("m",)), "q")
     k = w.linear(normed, "k", (key, ("m",)), "kv")
     v = w.linear(normed, "v", (key, ("m",)), "kv")
-    if config.attention_bias:
+    if config.qkv_bias:
         q, k, v = (
             w.bias(q, "b_q", query, "q"), w.bias(k, "b_k", key, "kv"), w.bias(v, "b_v", key, "kv")
         )  # fmt: skip
+    if config.qk_norm:
+        q, k = w.norm(q, "q_norm", "q"), w.norm(k, "k_norm", "kv")
     if config.rope_theta is not None:
         q, k = w.rotate(q, "q"), w.rotate(k, "kv")
     o = w.activation("attended", ("b", "s", *query))
     lse = w.activation("attended.lse", ("b", "s", "g", "r"), "statistic")
     attrs = (
         ("causal", True), ("dropout", config.attention_dropout), ("key", "attended"),
-        ("scale", 1.0 / sqrt(config.head_dim)),
+        ("scale", 1.0 / sqrt(config.head_dim)), ("window", config.sliding_window),
     )  # fmt: skip
     o = w.op("attention", (q, k, v), (o, lse), "attention", attrs)
     return w.linear(o, "o", (("m",), query), "o")
@@ -172,11 +183,33 @@ def _feed_forward(w: _BlockWriter, normed: str) -> str:
 def _layer(config: DecoderConfig) -> Block:
     w = _BlockWriter(config)
     x = w.activation("x", _RESIDUAL)
-    branch = _attention(w, w.norm(x, "attention_norm"))
-    middle = w.join(x, branch, "attention", config.attention_bias)
+    normed = w.norm(x, "attention_norm")
+    attended = _attention(w, normed)
+    if config.parallel_residual:
+        inner = normed if config.shared_norm else w.norm(x, "mlp_norm")
+        return w.block("layer", x, _join_both(w, x, attended, _feed_forward(w, inner)))
+    middle = w.join(x, attended, "attention", _biases(attended, config.output_bias))
     branch = _feed_forward(w, w.norm(middle, "mlp_norm"))
-    y = w.join(middle, branch, "mlp", config.mlp_bias)
-    return w.block("layer", x, y)
+    return w.block("layer", x, w.join(middle, branch, "mlp", _biases(branch, config.mlp_bias)))
+
+
+def _join_both(w: _BlockWriter, x: str, attended: str, branch: str) -> str:
+    """Parallel branches, both added to the layer's input.
+
+    They are summed before anything else, so that partial sums of both are reduced at once; where
+    each draws a dropout of its own, they join one after the other.
+    """
+    first = _biases(attended, w.config.output_bias)
+    second = _biases(branch, w.config.mlp_bias)
+    if w.config.residual_dropout:
+        return w.join(w.join(x, attended, "attention", first), branch, "mlp", second)
+    both = w.op("add", (attended, branch), (w.activation("branches", _RESIDUAL),), "branches")
+    return w.join(x, both, "mlp", first + second)
+
+
+def _biases(branch: str, bias: bool) -> tuple[str, ...]:
+    """The bias of the projection that a branch ends with, if it has one."""
+    return ("b_" + branch,) if bias else ()
 
 
 def _head(config: DecoderConfig) -> Block:
@@ -189,6 +222,8 @@ def _head(config: DecoderConfig) -> Block:
         weight = w.parameter("head", "v", "m")
     logits = w.activation("logits", ("b", "s", "v"))
     w.op("linear", (normed, weight), (logits,), "head", (("contract", 1),))
+    if config.head_bias:
+        logits = w.bias(logits, "b_head", ("v",), "head")
     targets = w.feed("targets", "b", "s")
     stats = w.activation("stats", ("b", "s", "c"), "statistic")
     w.op("xent_stats", (logits, targets), (stats,), "loss")
@@ -211,7 +246,7 @@ def build_graph(config: DecoderConfig, seq_len: int) -> Graph:
     extent = {
         "s": seq_len, "m": config.hidden, "g": config.kv_heads,
         "r": config.heads // config.kv_heads, "d": config.head_dim, "f": config.ffn,
-        "v": config.vocab, "p": config.max_positions, "c": 2,
+        "v": config.vocab, "p": config.max_positions + config.position_offset, "c": 2,
     }  # fmt: skip
     return Graph(
         config.name,

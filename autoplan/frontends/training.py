@@ -1,8 +1,8 @@
 """Forward graph -> training step: backward operators become ordinary operators of their blocks.
 
-Each family says how its gradient is built; this module decides *which* gradients are wanted. A frozen
-parameter has none, and backward stops below the first block with a trainable one, so blocks that look
-alike in forward may become different variants.
+Each family says how its gradient is built; this module decides *which* gradients are wanted. A
+frozen parameter has none, and backward stops below the first block with a trainable one, so blocks
+that look alike in forward may become different variants.
 """
 
 from __future__ import annotations

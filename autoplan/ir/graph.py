@@ -122,8 +122,10 @@ class Block:
 
     @cached_property
     def hubs(self) -> tuple[str, ...]:
-        """Activations read by several layer operators, the input and the output: their home layout
-        is a decision of its own."""
+        """Activations whose home layout is a decision of its own.
+
+        These are the input, the output, and what several layer operators read.
+        """
         names = []
         for name, tensor in self.tensors.items():
             if tensor.role != "activation":
@@ -137,14 +139,12 @@ class Block:
     def saved(self) -> tuple[str, ...]:
         """Forward activations that backward operators read, in order of definition."""
         used = {name for op in self.backward for name in op.inputs}
-        return tuple(
-            n for n, t in self.tensors.items() if t.role == "activation" and n in used
-        )
+        return tuple(n for n, t in self.tensors.items() if t.role == "activation" and n in used)
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One use of a block: parameter `wq` of an instance with prefix `layers.3.` is `layers.3.wq`."""
+    """One use of a block: its parameter `wq` under prefix `layers.3.` is `layers.3.wq`."""
 
     block: str
     prefix: str = ""

@@ -136,7 +136,15 @@ class Mesh:
 
     def devices(self) -> tuple[int, ...]:
         """All devices in the order of `coordinates`."""
-        return tuple(self.device(coordinate) for coordinate in self.coordinates())
+        return self._devices
+
+    @cached_property
+    def _devices(self) -> tuple[int, ...]:
+        devices = [self.offset]
+        for axis in self.axes:
+            steps = range(0, axis.size * axis.stride, axis.stride)
+            devices = [device + step for device in devices for step in steps]
+        return tuple(devices)
 
     def group(self, coordinate: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
         """Devices that share this coordinate but for `axes` (indices), in mesh order."""
@@ -195,9 +203,7 @@ def local_shape(
     return tuple(shape)
 
 
-def shard_index(
-    dim: str, layout: Layout, sizes: Sequence[int], coordinate: Sequence[int]
-) -> int:
+def shard_index(dim: str, layout: Layout, sizes: Sequence[int], coordinate: Sequence[int]) -> int:
     """Which shard of `dim` the rank at `coordinate` holds (outer axis first)."""
     index = 0
     for placement, size, c in zip(layout, sizes, coordinate, strict=True):

@@ -30,6 +30,8 @@ class Device:
             the causal half.
         memory_efficiency: share of `memory_bandwidth` that streaming operators reach.
         launch: seconds per launched operator.
+        power: watts under load, or None where nobody knows.
+        price_per_hour: of one device, in whatever currency; or None.
     """
 
     kind: str
@@ -42,6 +44,8 @@ class Device:
     attention_efficiency: float
     memory_efficiency: float
     launch: float
+    power: float | None = None
+    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Level:
         duplex: whether both directions run at full bandwidth together.
         peer_to_peer: whether devices copy directly; otherwise through host memory.
         efficiency: share of `bandwidth` that a large ring collective reaches.
+        mesh: whether every pair of units has a link of its own, of which `bandwidth` is one's:
+            who talks to n units at once has n of them.
     """
 
     name: str
@@ -67,6 +73,7 @@ class Level:
     duplex: bool = True
     peer_to_peer: bool = True
     efficiency: float = 1.0
+    mesh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +153,7 @@ def name_axes(hardware: Hardware, grid: Sequence[tuple[int, int]]) -> tuple[Axis
         name = "+".join(levels) or hardware.levels[-1].name
         taken = sum(1 for other in names if other.split(".")[0] == name)
         names.append(f"{name}.{taken + 1}" if taken else name)
-    return tuple(
-        Axis(name, size, stride) for name, (size, stride) in zip(names, grid, strict=True)
-    )
+    return tuple(Axis(name, size, stride) for name, (size, stride) in zip(names, grid, strict=True))
 
 
 @dataclass(frozen=True)

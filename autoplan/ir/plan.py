@@ -17,8 +17,8 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.workload import Workload
 
 Choice = str | None
-"""What one mesh axis does to a layer operator: the dim it splits, "P" (partial operands pass through
-a linear operator), or None (all ranks along the axis do the same work)."""
+"""What one mesh axis does to a layer operator: the dim it splits, "P" (partial operands pass
+through a linear operator), or None (all ranks along the axis do the same work)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,10 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` consecutive instances of one block with one strategy (a key of `Plan.strategies`);
-    with `recompute` only the block's input is kept and the rest is computed again in backward."""
+    """`count` consecutive instances of one block with one strategy (a key of `Plan.strategies`).
+
+    With `recompute` only the block's input is kept and the rest is computed again in backward.
+    """
 
     strategy: str
     count: int

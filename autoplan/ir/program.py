@@ -1,9 +1,9 @@
 """A Program: the one deterministic lowering of a Plan, which simulator and runtime both execute.
 
-A Program has one `StageProgram` per stage; all ranks of a stage execute the same one. Its *segments*
-are functions over registers: every instruction defines new values (an in-place or view result names
-the register whose buffer it takes in `alias`). Its *actions* call segments with slots bound to the
-formals, and send, receive, wait and free.
+A Program has one `StageProgram` per stage; all ranks of a stage execute the same one. Its
+*segments* are functions over registers: every instruction defines new values (an in-place or view
+result names the register whose buffer it takes in `alias`). Its *actions* call segments with slots
+bound to the formals, and send, receive, wait and free.
 
 A slot is (name, instance, micro-batch), with -1 where an index does not apply. Memory is counted
 in issue order: after each instruction, the bytes of the distinct buffers that any live slot or
@@ -62,7 +62,8 @@ class Instr:
     """One instruction.
 
     Attributes:
-        op: operator family, a collective, or `slice` (attrs `axes`, `dim`: this rank's part, copied).
+        op: operator family, a collective, or `slice` (attrs `axes`, `dim`: this rank's part,
+            copied).
         ins, outs: register numbers.
         attrs: attributes as (name, value) pairs; `shard` = ((dim index, axes), ...) of the
             dims whose global offset a kernel needs.
@@ -169,7 +170,8 @@ class SlotSpec:
         layout: how the global tensor is cut over the stage's mesh.
         dims: dim names of the tensor.
         source: what fills it: ("parameter", full name), ("state", full name, state), ("master",
-            full name), ("feed", name), ("count",), ("channel",).
+            full name), ("feed", name), ("count",), ("channel",), ("scale", initial value) of the loss,
+            ("scale_counts",): good steps in a row and steps taken.
     """
 
     slot: Slot

@@ -1,8 +1,8 @@
 """Builds segments: registers, instructions, transitions, formals, and who frees what.
 
-Three verbs: `formal` binds a slot, `emit` appends an instruction, `build` computes frees. `value` fetches
-a tensor in a layout, along the route of `boxing`; a transition is keyed by (tensor, layout), so that two
-readers share it.
+Three verbs: `formal` binds a slot, `emit` appends an instruction, `build` computes frees. `value`
+fetches a tensor in a layout, along the route of `boxing`; a transition is keyed by (tensor,
+layout), so that two readers share it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil, prod
 
 from autoplan.boxing import Step, route
 from autoplan.ir.graph import Attrs
@@ -26,12 +27,14 @@ class Named:
         dims: dim names in storage order.
         dtype: a key of `DTYPE_BYTES`.
         category: line of the memory account.
+        block: one value per so many elements of the local piece; 0 for one per element.
     """
 
     name: str
     dims: tuple[str, ...]
     dtype: str
     category: str
+    block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class SegmentBuilder:
     def register(self, tensor: Named, layout: Layout) -> int:
         """A new register for one rank's piece of `tensor` in `layout`."""
         shape = local_shape(tensor.dims, layout, self.sizes, self.extent)
+        if tensor.block:
+            shape = (ceil(prod(shape) / tensor.block),)
         self.registers.append(Register(tensor.name, shape, tensor.dtype, tensor.category))
         return len(self.registers) - 1
 
@@ -97,6 +102,13 @@ class SegmentBuilder:
         aliases = tuple(alias) if alias is not None else (-1,) * len(outs)
         self.code.append(Instr(op, tuple(ins), tuple(outs), attrs, aliases))
 
+    def cast(self, tensor: Named, target: Named, layout: Layout) -> int:
+        """A tensor of the table in the dtype, and under the name, of `target`."""
+        result = self.register(target, layout)
+        self.emit("cast", (self.table[tensor.name, layout],), (result,))
+        self.table[target.name, layout] = result
+        return result
+
     def value(self, tensor: Named, *waypoints: Layout) -> int:
         """The register that holds `tensor` in the last waypoint.
 
@@ -126,7 +138,7 @@ class SegmentBuilder:
         self, steps: Sequence[Step], tensors: Sequence[Named], ins: Sequence[int],
         outs: Sequence[int],
     ) -> None:  # fmt: skip
-        """Append one collective (or one slice) over operands that all make the same kind of step."""
+        """Append one collective (or one slice) over operands that all make the same step."""
         first = steps[0]
         dims = [
             t.dims.index(step.dim) if step.dim else -1

@@ -102,16 +102,17 @@ def _strategy_problems(graph: Graph, plan: Plan, rows: Runs, axes: int) -> list[
             ("splits", block.groups, strategy.splits),
             ("homes", block.hubs, strategy.homes),
             ("stored", block.parameters, strategy.stored),
+            ("saved", block.saved, strategy.saved),
         )
         for field, expected, given in tables:
             missing = [name for name in expected if name not in given]
             unknown = [name for name in given if name not in expected]
-            if missing:
+            if missing and field != "saved":  # what waits has a default layout
                 problems.append(
                     Problem("plan", f"{where}.{field}", f"no {', '.join(missing)}", "one for each")
                 )
             if unknown:
-                allowed = ", ".join(expected)
+                allowed = ", ".join(expected) or "nothing"
                 problems.append(Problem("plan", f"{where}.{field}", ", ".join(unknown), allowed))
         for name, choices in strategy.splits.items():
             if len(choices) != axes:
@@ -147,7 +148,7 @@ def _boundary_problems(graph: Graph, plan: Plan, layouts: dict[str, BlockLayouts
         for stage, instances in enumerate(stage_instances(plan))
         for index, key, _ in instances
     ]
-    for (stage, index, key), (next_stage, _, next_key) in zip(rows, rows[1:], strict=False):
+    for (stage, _, key), (next_stage, _, next_key) in zip(rows, rows[1:], strict=False):
         out, into = layouts[key], layouts[next_key]
         left, right = _home(out, out.block.output), _home(into, into.block.input)
         where = f"$.strategies.{next_key}.homes.{into.block.input}"

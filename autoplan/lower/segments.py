@@ -1,23 +1,23 @@
 """Forward and backward segments of a block under a strategy.
 
-Forward reads tensors through their homes and keeps what backward needs in its saved layout. Backward
-takes those back, adds gradients up at home, and leaves parameter gradients either in their accumulators
-or, where each micro-batch reduces, in slots of their own. With recompute, forward keeps only the block's
-input and backward first runs the forward operators it needs again.
+Forward reads tensors through their homes and keeps what backward needs in its saved layout.
+Backward takes those back, adds gradients up at home, and leaves parameter gradients either in their
+accumulators or, where each micro-batch reduces, in slots of their own. With recompute, forward
+keeps only the block's input and backward first runs the forward operators it needs again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.ir.graph import GRADIENT, Attrs, Block, Op
 from autoplan.ir.layout import Layout, format_layout
 from autoplan.ir.program import Segment
 from autoplan.ir.workload import Precision
 from autoplan.lower.builder import Binding, Named, SegmentBuilder
-from autoplan.ops.layouts import BlockLayouts, gradient_source
-from autoplan.ops import FAMILIES
+from autoplan.ops.layouts import BlockLayouts, gradient_source, replicated
+from autoplan.ops.matrix import product_attrs
 
 SHARDED_OPERAND = {
     "dropout": 0, "attention": 0, "attention_grad": 0, "embedding": 1,
@@ -27,6 +27,8 @@ SHARDED_OPERAND = {
 SHARDED_RESULT = {"embedding_grad": 0}
 RUN_FEEDS = frozenset({"positions", "count"})
 """Feeds that live as long as the step or the run, not a micro-batch."""
+LOSS_SCALE = "loss_scale"
+"""Slot of the factor on the loss, where the precision has one."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,20 @@ class BlockContext:
             )
         return Named(tensor, t.dims, self.precision.of(t.dtype), category)
 
+    def named_as_read(self, parameter: str) -> Named:
+        """A parameter as operators read it."""
+        category = "gathered" if self.gathered(parameter) else ""
+        return replace(self.named(parameter, category), dtype=self.precision.read("parameter"))
+
     def gathered(self, parameter: str) -> bool:
-        """Whether a parameter is gathered before use."""
+        """Whether operators read another layout or dtype of a parameter than is stored."""
         stored = self.layouts.strategy.stored[parameter]
-        return stored.parameter != self.layouts.used[parameter]
+        return stored.parameter != self.layouts.used[parameter] or self.casts
+
+    @property
+    def casts(self) -> bool:
+        """Whether parameters are stored in another dtype than operators read."""
+        return self.precision.parameter != self.precision.read("parameter")
 
     def reduced_each(self, parameter: str) -> bool:
         """Whether every micro-batch reduces the parameter's gradient."""
@@ -114,11 +126,10 @@ class _BlockSegment:
 
     def _parameter(self, name: str, layout: Layout) -> int:
         if self.context.gathered(name):
-            named, binding = self.context.named(name, "gathered"), Binding("in", name + "@")
+            binding = Binding("in", name + "@")
         else:
-            index = self.context.instance_index(name)
-            named, binding = self.context.named(name), Binding("in", name, index)
-        return self.builder.formal(named, layout, binding)
+            binding = Binding("in", name, self.context.instance_index(name))
+        return self.builder.formal(self.context.named_as_read(name), layout, binding)
 
     def emit(self, op: Op, accumulate_into: int | None = None) -> None:
         """Emit one operator; its last operand is the accumulator, if one is given."""
@@ -131,11 +142,21 @@ class _BlockSegment:
             self.builder.table[name, layout] = register
             outs.append(register)
         attrs = op.attrs + self._shard(op, operands)
+        attrs += product_attrs(op, self.context.block.tensors, self.context.precision)
+        if op.family == "xent_grad" and self.context.precision.scales_loss:
+            ins.append(self._loss_scale())
         alias = None
         if accumulate_into is not None:
             ins.append(accumulate_into)
             alias = (accumulate_into, *(-1,) * (len(outs) - 1))
         self.builder.emit(op.family, ins, outs, attrs, alias)
+
+    def _loss_scale(self) -> int:
+        """The factor on the loss, with which its gradient begins."""
+        dtype = self.context.precision.of("statistic")
+        layout = replicated(self.layouts.axes)
+        named = Named(LOSS_SCALE, (), dtype, "optimizer")
+        return self.builder.formal(named, layout, Binding("in", LOSS_SCALE, None))
 
     def _shard(self, op: Op, operands: Sequence[Layout]) -> Attrs:
         """The `shard` attribute: which axes split which dims of the operand that matters."""

@@ -10,11 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from autoplan.ir.graph import GRADIENT, Graph
-from autoplan.ir.layout import Layout, local_shape
+from autoplan.ir.layout import Layout
 from autoplan.ir.plan import Plan
-from autoplan.ir.program import Register, SlotSpec
+from autoplan.ir.program import SlotSpec
+from autoplan.lower.builder import Named, SegmentBuilder
 from autoplan.lower.member import Member
 from autoplan.lower.segments import RUN_FEEDS, feed_slot
+from autoplan.lower.step import scale_states
+from autoplan.lower.update import parameter_recipe, state_named
+from autoplan.ops.layouts import replicated
+from autoplan.ops.updating import MASTER
 
 
 class StageSlots:
@@ -37,7 +42,7 @@ class StageSlots:
         for member in self.members:
             for spec in (*self._parameter_specs(member), *self._run_feeds(member)):
                 specs.setdefault(spec.slot, spec)
-        return tuple(specs.values())
+        return (*specs.values(), *self._loss_scale())
 
     @cached_property
     def feed_names(self) -> tuple[str, ...]:
@@ -96,18 +101,25 @@ class StageSlots:
             )
             if name not in member.block.trainable:
                 continue
-            precision = context.precision
-            states = [(s, precision.optimizer) for s in workload.optimizer.states]
-            if precision.master != precision.parameter:
-                states.append(("master", precision.master))
-            for state, dtype in states:
-                slot = f"{name}.{state}"
-                source = ("master", full) if state == "master" else ("state", full, state)
-                named = (slot, context.named(name).dims, dtype, "optimizer")
-                specs.append(
-                    self._make_spec(member, named, stored.optimizer, (slot, index), source)
-                )
+            for piece in parameter_recipe(context, name, workload.optimizer).states:
+                own = ("master", full) if piece.name == MASTER else ("state", full, piece.name)
+                named = state_named(name, piece)
+                specs.append(self._make_spec(member, named, piece.layout, (named.name, index), own))
         return specs
+
+    def _loss_scale(self) -> list[SlotSpec]:
+        """The loss scale, if there is one, whose source tells how it begins."""
+        member = self.members[0]
+        layout = replicated(len(member.context.sizes))
+        start = repr(self.workload.loss_scale.initial)
+        return [
+            self._make_spec(member, named, layout, (named.name, -1), source)
+            for named, source in zip(
+                scale_states(member.context.precision),
+                (("scale", start), ("scale_counts",)),
+                strict=False,
+            )
+        ]
 
     def _run_feeds(self, member: Member) -> list[SlotSpec]:
         """Positions and the number of valid tokens: there for the whole step."""
@@ -124,15 +136,12 @@ class StageSlots:
         self, member: Member, tensor: str, layout: Layout, slot: tuple[str, int],
         source: tuple[str, ...],
     ) -> SlotSpec:  # fmt: skip
-        named = member.context.named(tensor)
-        return self._make_spec(member, (named.name, named.dims, named.dtype, named.category),
-                               layout, slot, source)  # fmt: skip
+        return self._make_spec(member, member.context.named(tensor), layout, slot, source)
 
     def _make_spec(
-        self, member: Member, named: tuple[str, tuple[str, ...], str, str], layout: Layout,
-        slot: tuple[str, int], source: tuple[str, ...],
+        self, member: Member, named: Named, layout: Layout, slot: tuple[str, int],
+        source: tuple[str, ...],
     ) -> SlotSpec:  # fmt: skip
-        name, dims, dtype, category = named
-        shape = local_shape(dims, layout, member.context.sizes, member.context.extent)
-        register = Register(name, shape, dtype, category)
-        return SlotSpec((*slot, -1), register, layout, dims, source)
+        builder = SegmentBuilder("", member.context.sizes, member.context.extent)
+        register = builder.registers[builder.register(named, layout)]
+        return SlotSpec((*slot, -1), register, layout, named.dims, source)

@@ -1,10 +1,10 @@
-"""One stage of a Plan -> its StageProgram: which segments exist and in which order actions call them.
+"""One stage of a Plan -> its StageProgram: which segments exist, in which order actions call them.
 
-A segment exists once per distinct strategy, direction and first/later micro-batch. The list of actions
-follows the schedule family; communication, gathers, reductions and frees are placed around it by fixed
-rules: a gather is issued `Orders.prefetch` blocks ahead, a gathered parameter is dropped after its
-block, gradients are brought to their optimizer layout right after an instance's last backward,
-a sent tensor is held until the next send on its channel.
+A segment exists once per distinct strategy, direction and first/later micro-batch. The list of
+actions follows the schedule family; communication, gathers, reductions and frees are placed around
+it by fixed rules: a gather is issued `Orders.prefetch` blocks ahead, a gathered parameter is
+dropped after its block, gradients are brought to their optimizer layout right after an instance's
+last backward, a sent tensor is held until the next send on its channel.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from autoplan.lower.step import (
     loss_segment,
     norm_segment,
     reduce_segment,
-    step_segment,
 )
+from autoplan.lower.update import step_segment
 from autoplan.pipeline import SCHEDULES
 
 
@@ -160,7 +160,7 @@ class StageLowering:
             self.actions.append(Action("FREE", "", -1, micro_batch, -1, feeds))
 
     def _gather_ahead(self, position: int, direction: int) -> None:
-        """Issue the gathers due before the member at `position` runs (itself, if it is the first)."""
+        """Issue the gathers due before the member at `position` runs (its own, if it is first)."""
         running = self.members if direction > 0 else self._with_backward
         here = running.index(self.members[position])
         ahead = self.plan.orders.prefetch
@@ -226,7 +226,7 @@ class StageLowering:
         head = self.members[0]
         key = self._segment(
             head, "CLIP", "",
-            lambda key: factor_segment(key, head.context, plan.workload.optimizer.clip, alone),
+            lambda key: factor_segment(key, head.context, plan.workload, alone),
         )  # fmt: skip
         self.actions.append(Action("NORM", key))
         for member in updating:

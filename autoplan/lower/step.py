@@ -4,23 +4,27 @@
     REDUCE    a micro-batch's gradients -> accumulators      where gradients do not stay partial
     FINAL     accumulated -> optimizer layout                once a step
     NORM      sum of squares, each element counted on one rank, over all stages
-    STEP      optimizer on this rank's shard, parameters back to their stored layout
+    (STEP     is in `update`)
 
-Within one segment, moves of one kind over the same axes share one message.
+Parameters are cast to the dtype that operators read before they are gathered, gradients to that of
+reductions before they travel, and back. Within one segment, moves of one kind over the same axes
+share one message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from autoplan.ir.graph import GRADIENT
+from autoplan.ir.graph import GRADIENT, Attrs
 from autoplan.ir.layout import Layout
 from autoplan.ir.plan import Stored
 from autoplan.ir.program import Segment
-from autoplan.ir.workload import Optimizer
+from autoplan.ir.workload import Precision, Workload
 from autoplan.lower.builder import Binding, Named, SegmentBuilder
+from autoplan.lower.segments import LOSS_SCALE, BlockContext
+from autoplan.lower.update import FACTOR, factor_named
 from autoplan.ops.layouts import replicated
-from autoplan.lower.segments import BlockContext
 
 REDUCED = "r."
 """Prefix of the slot of a gradient in its optimizer layout."""
@@ -31,19 +35,48 @@ def _stored(context: BlockContext, parameter: str) -> Stored:
 
 
 def gather_segment(key: str, context: BlockContext, parameters: Sequence[str]) -> Segment:
-    """All-gathers of an instance's parameters into the layouts in which they are used."""
+    """Brings an instance's parameters into the dtype and layouts in which they are used."""
     builder = SegmentBuilder(key, context.sizes, context.extent)
     moves = []
     for name in parameters:
+        stored, read = _stored(context, name).parameter, context.named_as_read(name)
         binding = Binding("in", name, context.instance_index(name))
-        builder.formal(context.named(name), _stored(context, name).parameter, binding)
-        moves.append(
-            (context.named(name, "gathered"), _stored(context, name).parameter,
-             context.layouts.used[name])
-        )  # fmt: skip
+        builder.formal(context.named(name), stored, binding)
+        if context.casts:
+            read = replace(read, name=name + "@")
+            builder.cast(context.named(name), read, stored)
+        moves.append((read, stored, context.layouts.used[name]))
     for name, register in zip(parameters, builder.bucketed(moves), strict=True):
         builder.bind(register, Binding("out", name + "@"))
     return builder.build()
+
+
+def _reduced(
+    builder: SegmentBuilder,
+    context: BlockContext,
+    moves: Sequence[tuple[Named, Layout, Layout]],
+    exchange: str = "",
+) -> list[int]:
+    """Gradients in their target layouts, in their own dtype; they travel in that of reductions."""
+    wire = context.precision.reduce
+    travelling = []
+    for gradient, source, target in moves:
+        there = gradient
+        if gradient.dtype != wire and (exchange or source != target):
+            there = replace(gradient, name=gradient.name + "~", dtype=wire)
+            builder.cast(gradient, there, source)
+        if exchange:
+            summed = builder.register(there, source)
+            attrs = (("axes", exchange), ("reduction", "sum"))
+            builder.emit("all_reduce", (builder.table[there.name, source],), (summed,), attrs)
+            builder.table[there.name, source] = summed
+        travelling.append((there, source, target))
+    registers = builder.bucketed(travelling)
+    for index, (gradient, _, target) in enumerate(moves):
+        there = travelling[index][0]
+        if there != gradient:
+            registers[index] = builder.cast(there, gradient, target)
+    return registers
 
 
 def reduce_segment(
@@ -58,7 +91,7 @@ def reduce_segment(
         gradient = context.named(GRADIENT + name)
         builder.formal(gradient, raw, binding)
         moves.append((gradient, raw, _stored(context, name).gradient))
-    for name, register in zip(parameters, builder.bucketed(moves), strict=True):
+    for name, register in zip(parameters, _reduced(builder, context, moves), strict=True):
         gradient = context.named(GRADIENT + name)
         index = context.instance_index(name)
         if name in defines:
@@ -91,14 +124,10 @@ def final_segment(
         gradient = context.named(GRADIENT + name)
         stored = _stored(context, name)
         binding = Binding("move", GRADIENT + name, context.instance_index(name))
-        register = builder.formal(gradient, stored.gradient, binding)
-        if exchange:
-            summed = builder.register(gradient, stored.gradient)
-            attrs = (("axes", exchange), ("reduction", "sum"))
-            builder.emit("all_reduce", (register,), (summed,), attrs)
-            builder.table[gradient.name, stored.gradient] = summed
+        builder.formal(gradient, stored.gradient, binding)
         moves.append((gradient, stored.gradient, stored.optimizer))
-    for name, register in zip(parameters, builder.bucketed(moves), strict=True):
+    registers = _reduced(builder, context, moves, exchange)
+    for name, register in zip(parameters, registers, strict=True):
         builder.bind(register, Binding("out", REDUCED + name, context.instance_index(name)))
     return builder.build()
 
@@ -150,111 +179,47 @@ def _replicated(context: BlockContext) -> Layout:
     return replicated(len(context.sizes))
 
 
-def factor_segment(key: str, context: BlockContext, clip: float, alone: bool) -> Segment:
+def factor_segment(key: str, context: BlockContext, workload: Workload, alone: bool) -> Segment:
     """Sums the norm over all ranks and turns it into the factor that scales gradients.
+
+    With a loss scale the factor takes it off again, is 0 where the norm is not finite, and the
+    scale is adapted: all ranks see the same norm, so all decide alike.
 
     Args:
         key: segment key.
         context: any block's of the stage.
-        clip: limit of the gradient norm; 0 for none.
+        workload: limit of the gradient norm (0 for none), loss scale.
         alone: one rank in the whole Program, so that nothing is summed.
     """
     builder = SegmentBuilder(key, context.sizes, context.extent)
     layout = _replicated(context)
-    dtype = context.precision.of("statistic")
-    norm = Named("norm", (), dtype, "gradients")
+    norm = Named("norm", (), context.precision.of("statistic"), "gradients")
     total = builder.formal(norm, layout, Binding("move", "norm", None))
     if not alone:
         summed = builder.register(norm, layout)
-        attrs = (("axes", "world"), ("reduction", "sum"))
-        builder.emit("all_reduce", (total,), (summed,), attrs)
+        over = (("axes", "world"), ("reduction", "sum"))
+        builder.emit("all_reduce", (total,), (summed,), over)
         total = summed
-    factor = builder.register(Named("factor", (), dtype, "gradients"), layout)
-    builder.emit("clip_factor", (total,), (factor,), (("clip", clip),))
-    builder.bind(factor, Binding("out", "factor", None))
+    factor = builder.register(factor_named(context), layout)
+    attrs: Attrs = (("clip", workload.optimizer.clip),)
+    scales = scale_states(context.precision)
+    attrs += (("growth_interval", workload.loss_scale.growth_interval),) if scales else ()
+    old = [builder.formal(s, layout, Binding("move", s.name, None)) for s in scales]
+    new = [builder.register(s, layout) for s in scales]
+    builder.emit("clip_factor", (total, *old), (factor, *new), attrs, (-1, *old))
+    builder.bind(factor, Binding("out", FACTOR, None))
+    for state, register in zip(scales, new, strict=True):
+        builder.bind(register, Binding("out", state.name, None))
     return builder.build()
 
 
-def step_segment(
-    key: str,
-    context: BlockContext,
-    gradients: Sequence[tuple[str, str]],
-    optimizer: Optimizer,
-) -> Segment:
-    """Updates an instance's parameters on this rank's shard and restores their stored layout.
-
-    Args:
-        key: segment key.
-        context: of the block.
-        gradients: (parameter, slot prefix of its reduced gradient).
-        optimizer: name and hyper-parameters.
-    """
-    builder = SegmentBuilder(key, context.sizes, context.extent)
-    layout = _replicated(context)
-    factor = builder.formal(
-        Named("factor", (), context.precision.of("statistic"), "gradients"),
-        layout,
-        Binding("in", "factor", None),
-    )
-    moves = []
-    for name, prefix in gradients:
-        _update(builder, context, (name, prefix), factor, optimizer)
-        stored = _stored(context, name)
-        if stored.parameter != stored.optimizer:
-            moves.append((_updated(context, name), stored.optimizer, stored.parameter))
-    for (named, _, _), register in zip(moves, builder.bucketed(moves), strict=True):
-        name = named.name.removesuffix("'")
-        builder.bind(register, Binding("out", name, context.instance_index(name)))
-    return builder.build()
-
-
-def _updated(context: BlockContext, name: str) -> Named:
-    """A parameter after its update, under a name of its own."""
-    named = context.named(name)
-    return Named(name + "'", named.dims, named.dtype, named.category)
-
-
-def _update(
-    builder: SegmentBuilder,
-    context: BlockContext,
-    gradient: tuple[str, str],
-    factor: int,
-    optimizer: Optimizer,
-) -> None:
-    """One parameter's update; leaves the new shard in the table as `name'`."""
-    name, prefix = gradient
-    stored = _stored(context, name)
-    index = context.instance_index(name)
-    named = context.named(name)
-    in_place = stored.parameter == stored.optimizer
-    binding = Binding("acc" if in_place else "move", name, index)
-    parameter = builder.formal(named, stored.parameter, binding)
-    shard = builder.value(named, stored.parameter, stored.optimizer)
-    grad = builder.formal(
-        context.named(GRADIENT + name), stored.optimizer, Binding("move", prefix + name, index)
-    )
-    ins, results = [shard, grad, factor], []
-    names = [*optimizer.states]
-    if context.precision.master != context.precision.parameter:
-        names.append("master")
-    aliases = [shard]
-    outs = [builder.register(_updated(context, name), stored.optimizer)]
-    for state in names:
-        dtype = context.precision.master if state == "master" else context.precision.optimizer
-        slot = f"{name}.{state}"
-        old_state = Named(slot, named.dims, dtype, "optimizer")
-        old = builder.formal(old_state, stored.optimizer, Binding("acc", slot, index))
-        new = builder.register(old_state, stored.optimizer)
-        ins.append(old)
-        outs.append(new)
-        aliases.append(old)
-        results.append((old, new))
-    builder.emit(optimizer.name, ins, outs, tuple(sorted(optimizer.hyper.items())), aliases)
-    for old, new in results:
-        builder.returned(old, new)
-    if in_place:
-        builder.returned(parameter, outs[0])
-    builder.table[name + "'", stored.optimizer] = outs[0]
+def scale_states(precision: Precision) -> tuple[Named, ...]:
+    """What a loss scale remembers: itself, and (good steps in a row, steps taken)."""
+    if not precision.scales_loss:
+        return ()
+    dtype = precision.of("statistic")
+    counts = Named(LOSS_SCALE + ".counts", ("c",), dtype, "optimizer")
+    return Named(LOSS_SCALE, (), dtype, "optimizer"), counts
 
 
 def loss_segment(key: str, context: BlockContext) -> Segment:

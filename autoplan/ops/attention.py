@@ -1,4 +1,4 @@
-"""Attention with grouped queries and a causal mask, its explicit backward, and rotary positions.
+"""Attention with grouped queries and a mask, its explicit backward, and rotary positions.
 
     attention        b s g r d, b t g d, b t g d -> b s g r d, lse b s g r      d, t whole
     attention_grad   do q k v o lse              -> dq dk dv
@@ -6,6 +6,9 @@
 
 Keys and values are produced along `s` and read along `t`: splitting `s` therefore splits the
 queries and asks for whole keys, and the gradients of keys and values come out partial.
+
+With the attribute `causal` a query sees no later key; with `window` w only the last w of those, its
+own included (0: all). Rotary positions turn the first `width` values of each head.
 """
 
 from __future__ import annotations
@@ -50,25 +53,48 @@ their operands. Source of `fused` backward: flash-attention, `mha_bwd` sums dQ i
 
 
 def _workspace(instr: Instr, q: Register, keys: Register, kernel: _Kernel) -> float:
-    """Bytes of temporaries; a shard of the queries needs its causal mask s t as well."""
+    """Bytes of temporaries; a shard of the queries needs its causal mask s t as well, a window its
+    mask and where it hides.
+    """
     queries, width = exact_nbytes(q), q.shape[-1]
     if instr.attr("dropout"):
         scores = queries / width * keys.shape[1]
         return kernel.scores * scores + (kernel.widened * queries if narrow(q) else 0.0)
-    whole = q.shape[1] == keys.shape[1] or not instr.attr("causal")
-    mask = 0 if whole else q.shape[1] * keys.shape[1] * (q.nbytes // elements(q))
-    return kernel.fused * queries + mask
+    mask = 0
+    if windowed(instr, keys.shape[1]):
+        mask = q.nbytes // elements(q) + 1
+    elif instr.attr("causal") and q.shape[1] != keys.shape[1]:
+        mask = q.nbytes // elements(q)
+    return kernel.fused * queries + q.shape[1] * keys.shape[1] * mask
+
+
+def windowed(instr: Instr, keys: int) -> bool:
+    """Whether a window hides some of so many keys."""
+    window: int = instr.attr("window", 0)
+    return 0 < window < keys
+
+
+def visible_share(instr: Instr, queries: int, keys: int) -> float:
+    """The share of the scores that the mask leaves, on the rank with the last queries.
+
+    A query with n keys up to its own sees min(n, window) of them. Without a window that is
+    1 - queries / (2 keys), one half when the queries are whole. Without the causal mask it is the
+    convention of counting: the window of every query in full.
+    """
+    window = instr.attr("window", 0) or keys
+    if not instr.attr("causal"):
+        return min(1.0, window / keys)
+    first = keys - queries
+    growing = max(0, min(window, keys) - first)
+    seen = growing * (first + min(window, keys)) / 2 + (queries - growing) * window
+    return seen / (queries * keys)
 
 
 def _attention_work(
     instr: Instr, q: Register, keys: Register, kernel: _Kernel, moved: float
 ) -> Work:
-    """FLOP = 2 · products · b s g r d · t · causal share.
-
-    The causal share of the rank with the last queries, which the others wait for, is
-    1 - s_local / (2 t): one half when s is whole.
-    """
-    share = 1.0 - q.shape[1] / (2.0 * keys.shape[1]) if instr.attr("causal") else 1.0
+    """FLOP = 2 · products · b s g r d · t · visible share of the rank that others wait for."""
+    share = visible_share(instr, q.shape[1], keys.shape[1])
     flops = 2.0 * kernel.products * prod(q.shape) * keys.shape[1] * share
     return Work("attention", flops, moved, _workspace(instr, q, keys, kernel))
 
@@ -84,10 +110,13 @@ def _backward_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Registe
 
 
 def _rotary_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
-    """Half of the values at a time, beside cosines and sines of every position, counted in fp64."""
+    """Half of the turned values at a time, and all of them widened, beside cosines and sines of
+    every position, counted in fp64.
+    """
     x, positions = ins
-    copies = 1.5 if narrow(x) else 0.5
-    turns = elements(positions) * x.shape[-1] / 2
+    turned = instr.attr("width", x.shape[-1])
+    copies = turned / x.shape[-1] / 2 + (1.0 if narrow(x) else 0.0)
+    turns = elements(positions) * turned / 2
     width = exact_nbytes(x) / elements(x)
     workspace = copies * exact_nbytes(x) + turns * (2 * width + DTYPE_BYTES["fp64"])
     return Work("pointwise", 0.0, streaming("pointwise", ins, outs).nbytes, workspace)

@@ -28,7 +28,8 @@ class Work:
     """What one instruction costs a device.
 
     Attributes:
-        kind: "matmul", "attention", "pointwise" (fusable streaming) or "optimizer".
+        kind: "matmul", "attention", "pointwise" (fusable streaming), "optimizer" (streaming) or
+            "optimizer_matmul".
         flops: FLOP on the matrix units (0 for streaming operators).
         nbytes: bytes moved between the device's memory and its cores.
         workspace: bytes of hidden temporaries: how far allocations peak above what is left when
@@ -80,9 +81,10 @@ class Family:
     Attributes:
         name: catalogue key, also the name of its instruction.
         whole: dims that no axis may split.
-        whole_of: indices of operands all of whose dims are whole (the weight of a norm).
-        renames: operand position -> {dim: dim in this operator}; results count on after operands
-            (attention reads keys along `t`, though they were produced along `s`).
+        whole_of: positions of operands all of whose dims are whole (the weight of a norm); results
+            count on after operands here and in `renames`.
+        renames: operand position -> {dim: dim in this operator} (attention reads keys along `t`,
+            though they were produced along `s`).
         reductions: dim -> reduction of a result that lacks it; absent: `sum`.
         linear_in: operand positions that may be partial together, with a partial first result.
         accumulates: the instruction takes an accumulator as a last operand.
@@ -116,10 +118,14 @@ class Family:
         ]
         return dims[: len(op.inputs)], dims[len(op.inputs) :]
 
+    def _whole(self, dims: Sequence[Dims]) -> frozenset[str]:
+        """Dims that must stay whole, given those of operands and results."""
+        return self.whole.union(*(dims[i] for i in self.whole_of))
+
     def choices(self, op: Op, tensors: Mapping[str, Tensor]) -> tuple[Choice, ...]:
         """Everything one axis may do to this operator."""
         ins, outs = self.operand_dims(op, tensors)
-        whole = self.whole.union(*(ins[i] for i in self.whole_of))
+        whole = self._whole((*ins, *outs))
         split = [dim for dim in dict.fromkeys(sum((*ins, *outs), ())) if dim not in whole]
         return (None, *split, *(("P",) if self.linear_in else ()))
 
@@ -142,10 +148,9 @@ class Family:
                 return (B,) * len(ins), (B,) * len(outs)
             operands = tuple(P() if i in self.linear_in else B for i in range(len(ins)))
             return operands, (P(), *(B,) * (len(outs) - 1))
-        whole = self.whole.union(*(ins[i] for i in self.whole_of))
         if not any(choice in dims for dims in (*ins, *outs)):
             return (B,) * len(ins), (B,) * len(outs)
-        if choice in whole:
+        if choice in self._whole((*ins, *outs)):
             raise Refusal(f"{self.name} needs {choice} whole")
         operands = tuple(S(choice) if choice in dims else B for dims in ins)
         partial = P(self.reductions.get(choice, "sum"))

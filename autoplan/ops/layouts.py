@@ -178,8 +178,10 @@ class BlockLayouts:
     def _through_home(
         self, name: str, source: Layout | None, target: Layout | None = None
     ) -> Iterator[Move]:
-        """A hub moves home first; without a source it is there already, without a target it
-        stays."""
+        """A hub moves home first.
+
+        Without a source it is there already, without a target it stays.
+        """
         gradient = self.block.tensors[name].role == "gradient"
         home = self.home(gradient_source(name) if gradient else name)
         if home is not None:

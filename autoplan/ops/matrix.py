@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
-from autoplan.ir.graph import Op
+from autoplan.ir.graph import Attrs, Op, Tensor
 from autoplan.ir.program import Instr, Register
-from autoplan.ir.workload import DTYPE_BYTES
+from autoplan.ir.workload import DTYPE_BYTES, Precision
 from autoplan.ops.family import Backward, Family, Work, elements
 
 
@@ -46,6 +46,21 @@ def _gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
         backward.emit(op, "linear_dx", (dy, w), op.attrs).gradients_of(x)
     if backward.needed(w):
         backward.emit(op, "linear_dw", (x, dy), op.attrs).gradients_of(w)
+
+
+PRODUCTS = ("linear", "linear_dx", "linear_dw")
+
+
+def product_attrs(op: Op, tensors: Mapping[str, Tensor], precision: Precision) -> Attrs:
+    """The attribute `product` where a matrix product does not run in the dtype of its operands.
+
+    In fp8 that is so for every hidden weight; the output head stays as wide as activations are.
+    Source: DeepSeek-V3 technical report, section 3.3.1; Transformer Engine in Megatron.
+    """
+    if op.family not in PRODUCTS or precision.compute == precision.of("compute"):
+        return ()
+    hidden = all("v" not in tensors[name].dims for name in (*op.inputs, *op.outputs))
+    return (("product", precision.compute),) if hidden else ()
 
 
 FAMILIES = (

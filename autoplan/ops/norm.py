@@ -1,4 +1,10 @@
-"""Norms over the model width, which stays whole: `b s m, m -> b s m, rstd b s`."""
+"""Norms over the last dim, which is that of their weight and stays whole.
+
+    rms_norm    … m, m        -> … m, rstd …
+    layer_norm  … m, m, m     -> … m, mean …, rstd …
+
+`m` is the model's width, or a head's where queries and keys are normalised: `b s g r d, d`.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +39,8 @@ def _layer_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> Non
 FAMILIES = (
     Family("rms_norm", whole_of=(1,), work=streaming_with(0, 2), gradient=_rms_gradient),
     Family("rms_norm_dx", whole_of=(2,), work=streaming_with(1, 3.5)),
-    Family("rms_norm_dw", whole=frozenset("m"), accumulates=True, work=streaming_with(1, 2)),
+    Family("rms_norm_dw", whole_of=(3,), accumulates=True, work=streaming_with(1, 2)),
     Family("layer_norm", whole_of=(1,), work=streaming_with(1, 2.5), gradient=_layer_gradient),
     Family("layer_norm_dx", whole_of=(2,), work=streaming_with(1, 4)),
-    Family("layer_norm_dw", whole=frozenset("m"), accumulates=True, work=streaming_with(1, 2)),
+    Family("layer_norm_dw", whole_of=(4,), accumulates=True, work=streaming_with(1, 2)),
 )

@@ -1,6 +1,6 @@
 """Where tokens enter and leave: embedding and cross-entropy.
 
-    embedding       b s, v m         -> b s m          v: summed (masked look-up)
+    embedding       b s, v m         -> b s m          v: summed (masked look-up); row id + offset
     xent_stats      b s v, b s       -> b s c          v: softmax-merge; c = (lse, target logit)
     xent_loss       b s c, b s, ()   -> ()             b, s: summed
     xent_grad       b s v, b s c, b s, () -> b s v     every dim; the statistics must be merged
@@ -41,7 +41,7 @@ def _scatter_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register
 def _embedding_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
     ids, table = op.inputs
     if backward.needed(table):
-        backward.emit(op, "embedding_grad", (ids, d_outputs[0])).gradients_of(table)
+        backward.emit(op, "embedding_grad", (ids, d_outputs[0]), op.attrs).gradients_of(table)
 
 
 def _loss_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:

@@ -1,10 +1,10 @@
 """Schedule families (floor 1): the order of forward and backward over micro-batches on a stage.
 
-A family is a function (stage, stages, micro-batches) -> list of ("F" | "B", micro-batch); lowering adds
-communication. To add one: write the function and enter it in `SCHEDULES`.
+A family is a function (stage, stages, micro-batches) -> list of ("F" | "B", micro-batch); lowering
+adds communication. To add one: write the function and enter it in `SCHEDULES`.
 
-`closed_form` is the lower bound that searching prunes with: it never exceeds the simulation, and equals
-it where stages are equal and transfers are free.
+`closed_form` is the lower bound that searching prunes with: it never exceeds the simulation, and
+equals it where stages are equal and transfers are free.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def closed_form(stage_seconds: Sequence[float], micro_batches: int) -> float:
         stage_seconds: forward plus backward of one micro-batch, per stage.
         micro_batches: per step.
 
-    Source: max over s of M t_s + sum of t before s; for equal stages (M + p - 1) t, Narayanan et al.
-    2021, section 2.2.
+    Source: max over s of M t_s + sum of t before s; for equal stages (M + p - 1) t, Narayanan et
+    al. 2021, section 2.2.
     """
     before, least = 0.0, 0.0
     for seconds in stage_seconds:

@@ -1,8 +1,8 @@
 """Pins: the familiar names by which people fix parts of an answer.
 
-A pin is one value (`tp=4`), a choice (`tp=4|8`), a bound (`pp<=8`, `pp>=2`), or -1 (`dp=-1`: whatever the
-other degrees leave). Case, `-` and `_` are alike; spellings of other stacks are understood, ours are
-printed.
+A pin is one value (`tp=4`), a choice (`tp=4|8`), a bound (`pp<=8`, `pp>=2`), or -1 (`dp=-1`:
+whatever the other degrees leave). Case, `-` and `_` are alike; spellings of other stacks are
+understood, ours are printed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ DEGREES = ("tp", "tp2", "cp", "dp", "pp")
 SCHEDULES = ("gpipe", "1f1b")
 RECOMPUTE = ("none", "full")
 LATER = frozenset(
-    "ep etp vpp slices f group wgrad offload cp_comm loss_chunk capacity zero_axes dp_shard"
-    " dp_replicate reshard_after_forward".split()
-)
+    (
+        "ep", "etp", "vpp", "slices", "f", "group", "wgrad", "offload", "cp_comm", "loss_chunk",
+        "capacity", "zero_axes", "dp_shard", "dp_replicate", "reshard_after_forward",
+    )
+)  # fmt: skip
 """Keys of the contract that this version does not express; naming one is an error that says so."""
 
 ALIASES = {

@@ -1,10 +1,11 @@
 """Familiar names -> a Plan: what dp, tp, tp2, cp, pp, sp, zero mean as placements.
 
-With `describe`, the only place where parallelisms have names. Each degree becomes one mesh axis; its role
-says what the axis does to every layer operator of a block and where hubs are at home:
+With `describe`, the only place where parallelisms have names. Each degree becomes one mesh axis;
+its role says what the axis does to every layer operator of a block and where hubs are at home:
 
     dp    every operator splits sequences; parameters' state may be split (zero)
-    tp    projections split heads or feed-forward width: columns, then rows; with sp norms split positions
+    tp    projections split heads or feed-forward width: columns, then rows;
+          with sp norms split positions
     tp2   the other dim of the same weights: a grid of rows and columns
     cp    every operator splits positions; attention gathers keys and values
     pp    stages; not an axis
@@ -29,14 +30,14 @@ from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
 from autoplan.presets.pins import DEGREES, Pins, Value
 
 AXIS_ROLES = ("cp", "tp", "tp2", "dp")
-"""Logical mesh order, outermost split first: positions, then heads, and the axis over which state may
-be split last, so that it is the innermost split of whatever dim it takes."""
+"""Logical mesh order, outermost split first: positions, then heads, and the axis over which state
+may be split last, so that it is the innermost split of whatever dim it takes."""
 DEFAULT_ORDER = ("tp", "tp2", "cp", "dp", "pp")
 """Physical order, innermost first."""
 
 TENSOR_SPLITS: Mapping[str, tuple[Choice, Choice]] = {
     "q": ("g", "m"), "kv": ("g", "m"), "attention": ("g", "g"), "o": ("g", "m"),
-    "up": ("f", "m"), "act": ("f", "f"), "down": ("f", "m"),
+    "up": ("f", "m"), "act": ("f", "f"), "down": ("f", "m"), "branches": ("P", "m"),
     "head": ("v", "m"), "loss": ("v", "v"), "embedding": ("v", "m"),
 }  # fmt: skip
 """Layer operator -> what (tp, tp2) split; every other operator splits positions or nothing."""
@@ -68,8 +69,10 @@ class Settings:
 
 
 def spread_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers per stage as even as can be; a remainder goes to the first stages, since the last one
-    has the head."""
+    """Layers per stage as even as can be.
+
+    A remainder goes to the first stages, since the last one has the head.
+    """
     base, extra = divmod(layers, stages)
     return tuple(base + (i < extra) for i in range(stages))
 
@@ -80,8 +83,8 @@ def settle(
     """Pins with everything that they leave open taken from the stack's defaults.
 
     Raises:
-        InputError: degrees do not multiply to the devices, a batch or layer count does not divide, a
-            pin has several values, or the stack cannot express it; all problems at once.
+        InputError: degrees do not multiply to the devices, a batch or layer count does not divide,
+            a pin has several values, or the stack cannot express it; all problems at once.
     """
     problems = [
         Problem("--pin", key, "several values", "one value here (search takes sets and ranges)")
@@ -200,8 +203,7 @@ def build_plan(
         raise InputError(problems)
     strategies = _same_when_tied(graph, strategies)
     stages = tuple(
-        StagePlan(mesh, runs)
-        for mesh, runs in zip(meshes, _runs(graph, settings), strict=True)
+        StagePlan(mesh, runs) for mesh, runs in zip(meshes, _runs(graph, settings), strict=True)
     )
     schedule = Schedule(settings.schedule, workload.global_batch_size // batch)
     return Plan(config, hardware, stack, workload, strategies, stages, schedule)
@@ -290,8 +292,8 @@ def _splits(
 def _home(hub: str, roles: Sequence[str], settings: Settings, whole_keys: bool) -> Home:
     """The residual stream splits sequences and positions; a norm's result meets its readers.
 
-    Where queries split within each group of heads, keys and values come from split positions, so that
-    the gradient of the norm's result cannot stay partial.
+    Where queries split within each group of heads, keys and values come from split positions, so
+    that the gradient of the norm's result cannot stay partial.
     """
     residual = S("s") if settings.sp else B
     pairs: list[tuple[Placement, Placement]] = []

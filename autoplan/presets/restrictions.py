@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -20,7 +20,7 @@ Roles = tuple[str, ...] | None
 
 AXES = ("dp", "cp", "tp", "tp2")
 ABOUT_AXES = frozenset({*AXES, "sp", "micro_batch", "zero"})
-WEIGHT_SPLITS = {
+WEIGHT_SPLITS: Mapping[str, Mapping[str, frozenset[str | None]]] = {
     "tp": {
         "q": frozenset("grd"), "kv": frozenset({"g", "s", None}), "attention": frozenset("gr"),
         "o": frozenset("grd"), "up": frozenset("f"), "act": frozenset("f"), "down": frozenset("f"),

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from autoplan.report.tables import (
     breakdown_table,
+    fullest_text,
     memory_table,
     share_text,
     step_text,
@@ -18,7 +19,7 @@ from autoplan.report.tables import (
 from autoplan.report.words import pin_words
 from autoplan.units import format_bytes, format_seconds
 
-NARROWEST_PLAN = 24
+NARROWEST_PLAN = 18
 """Columns of a plan in words, on a narrow terminal."""
 
 
@@ -100,6 +101,7 @@ def print_details(console: Console, predicted: Mapping[str, Any], capacity: int)
     """Where time and memory of one plan go."""
     console.print(breakdown_table(predicted))
     console.print(memory_table(predicted, capacity))
+    console.print(fullest_text(predicted), soft_wrap=True)
 
 
 def print_simulation(console: Console, row: Row, capacity: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,8 +12,8 @@ from rich.table import Table
 from autoplan.ir.timeline import MEMORY_LINES
 from autoplan.units import format_bytes, format_seconds
 
-MOST_STAGES = 16
-"""Stages that a table lists; those in the middle of more are left out."""
+MOST_STAGES = 6
+"""Stages that a table has columns for; those in the middle of more are left out."""
 
 
 def table(title: str, *columns: str) -> Table:
@@ -48,19 +49,43 @@ def breakdown_table(predicted: Mapping[str, Any]) -> Table:
 
 
 def memory_table(predicted: Mapping[str, Any], capacity: int) -> Table:
-    """Memory at the peak, per stage; lines that are nothing everywhere are left out."""
-    stages: Sequence[Mapping[str, Any]] = predicted["memory"]
-    lines = [line for line in MEMORY_LINES if any(stage[line] for stage in stages)]
+    """Memory at the peak, a column per stage; lines that are nothing everywhere are left out."""
+    memory: Sequence[Mapping[str, Any]] = predicted["memory"]
+    shown = _shown_stages(len(memory))
     title = f"memory per device at the peak, of {format_bytes(capacity)}"
-    made = table(title, "stage", *lines, "peak", "in flight", "at")
-    half = MOST_STAGES // 2
-    for index, stage in enumerate(stages):
-        if half <= index < len(stages) - half:
-            if index == half:
-                made.add_row("...")
-            continue
-        peak = sum(stage[line] for line in MEMORY_LINES)
-        cells = [format_bytes(stage[line]) for line in lines]
-        in_flight = "-" if stage["in_flight"] is None else str(stage["in_flight"])
-        made.add_row(str(index), *cells, format_bytes(peak), in_flight, stage["peak_at"] or "-")
+    made = table(title, "stage", *("..." if s is None else str(s) for s in shown))
+    made.columns[0].no_wrap = True
+
+    def add(name: str, cell: Callable[[Mapping[str, Any]], str]) -> None:
+        made.add_row(name, *("" if s is None else cell(memory[s]) for s in shown))
+
+    for line in MEMORY_LINES:
+        if any(stage[line] for stage in memory):
+            add(line, partial(_cell, line))
+    add("peak", lambda stage: format_bytes(_peak(stage)))
+    add("in flight", lambda stage: "-" if stage["in_flight"] is None else str(stage["in_flight"]))
     return made
+
+
+def fullest_text(predicted: Mapping[str, Any]) -> str:
+    """`stage 0 is fullest, at B layer/B i9 m1: linear_dx`."""
+    memory = predicted["memory"]
+    stage = max(range(len(memory)), key=lambda s: _peak(memory[s]))
+    place = memory[stage]["peak_at"]
+    return f"stage {stage} is fullest" + (f", at {place}" if place else "")
+
+
+def _cell(line: str, stage: Mapping[str, Any]) -> str:
+    return format_bytes(stage[line])
+
+
+def _peak(stage: Mapping[str, Any]) -> int:
+    return int(sum(stage[line] for line in MEMORY_LINES))
+
+
+def _shown_stages(count: int) -> list[int | None]:
+    """All stages, or the first and last of them around a gap."""
+    if count <= MOST_STAGES:
+        return list(range(count))
+    half = MOST_STAGES // 2
+    return [*range(half), None, *range(count - half, count)]

@@ -40,7 +40,7 @@ def headline(plan: Plan, assumed: Sequence[str] = ()) -> str:
     workload = plan.workload
     text = (
         f"{plan.model.name} on {plan.hardware.name}:{plan.hardware.count}, "
-        f"stack {plan.stack.name}, {workload.precision.name}, "
+        f"stack {plan.stack.name}, {workload.precision}, "
         f"batch {workload.global_batch_size} x {workload.seq_len}"
     )
     return f"{text} (assumed: {', '.join(assumed)})" if assumed else text

@@ -16,6 +16,7 @@ from autoplan.runtime.distributed import World
 from autoplan.runtime.feeds import Loader
 from autoplan.runtime.lockstep import run_lockstep
 from autoplan.runtime.pool import Pool
+from autoplan.runtime.reference_optimizer import Scale
 from autoplan.runtime.session import (
     RankJob,
     RankRun,
@@ -137,6 +138,7 @@ def whole_records(result: RunResult) -> tuple[tuple[StepRecord, ...], tuple[Diff
             gradients=_gradients(result, index, unequal),
             parameters_after=_of_kind(wholes[index + 1], "parameter"),
             loss=result.losses[index],
+            scales=(*_scales(wholes[index]), *_scales(wholes[index + 1])),
         )
         for index in range(steps)
     ), tuple(unequal)
@@ -191,6 +193,14 @@ def _join(
 
 def _of_kind(wholes: Wholes, kind: str) -> dict[str, Tensor]:
     return {source[1]: whole for source, whole in wholes.items() if source[0] == kind}
+
+
+def _scales(wholes: Wholes) -> Iterator[Scale]:
+    """The loss scale, if there is one."""
+    for source, value in wholes.items():
+        if source[0] == "scale":
+            good, taken = wholes[("scale_counts",)].tolist()
+            yield Scale(float(value), int(good), int(taken))
 
 
 def _states(wholes: Wholes) -> dict[str, dict[str, Tensor]]:

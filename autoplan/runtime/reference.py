@@ -1,4 +1,4 @@
-"""The unsharded run: what loss, gradients and new parameters should be.
+"""The unsharded run: what loss and gradients should be.
 
 Interprets the *forward* operators of the Graph on whole tensors with torch's autograd. On purpose
 it shares nothing with the kernels but the counter-based masks: other formulas, other library calls,
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import pi, prod, sqrt
+from math import pi, prod
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 from autoplan.ir.graph import Graph, Op
-from autoplan.ir.workload import Optimizer
 from autoplan.runtime.random import dropout_key, keep_mask
 
 
@@ -82,6 +81,8 @@ def _layer_norm(op: Op, x: list[Tensor], _: _Pass) -> Tensor:
 def _activate(name: str, x: Tensor) -> Tensor:
     if name == "silu":
         return x * torch.sigmoid(x)
+    if name == "relu":
+        return torch.where(x > 0, x, 0)
     return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
@@ -101,9 +102,10 @@ def _frequency(pair: int, width: int, op: Op) -> float:
 
 
 def _rotary(op: Op, x: list[Tensor], _: _Pass) -> Tensor:
-    """Rotation as a product of complex numbers."""
-    data, positions = x
-    width = data.shape[-1]
+    """Rotation as a product of complex numbers; what lies beyond `width` stays."""
+    width = op.attr("width")
+    data, beyond = x[0].split((width, x[0].shape[-1] - width), -1)
+    positions = x[1]
     frequencies = torch.tensor(
         [_frequency(i, width, op) for i in range(width // 2)], dtype=torch.float64
     )
@@ -112,7 +114,7 @@ def _rotary(op: Op, x: list[Tensor], _: _Pass) -> Tensor:
     turn = turn.view(*positions.shape, *(1,) * (data.dim() - 3), width // 2)
     wide = data if data.dtype == torch.float64 else data.float()
     pairs = torch.complex(*wide.chunk(2, -1)) * turn.to(torch.complex(wide[:0], wide[:0]).dtype)
-    return torch.cat((pairs.real, pairs.imag), -1).to(data.dtype)
+    return torch.cat((pairs.real.to(data.dtype), pairs.imag.to(data.dtype), beyond), -1)
 
 
 def _dropout(op: Op, x: list[Tensor], where: _Pass) -> Tensor:
@@ -125,13 +127,18 @@ def _attention(op: Op, x: list[Tensor], where: _Pass) -> Tensor:
     by_head = q.flatten(2, 3).transpose(1, 2)
     keys, values = (t.transpose(1, 2).repeat_interleave(r, 1) for t in (k, v))
     causal, scale, p = op.attr("causal"), op.attr("scale"), op.attr("dropout", 0)
+    window = op.attr("window") or s
+    seen = None
+    if causal and (p or window < s):
+        seen = torch.ones(s, s, dtype=torch.bool).tril().triu(1 - window)
     if not p:
-        o = F.scaled_dot_product_attention(by_head, keys, values, is_causal=causal, scale=scale)
+        o = F.scaled_dot_product_attention(
+            by_head, keys, values, seen, is_causal=causal and seen is None, scale=scale
+        )
     else:
         scores = by_head @ keys.transpose(2, 3) * scale
-        if causal:
-            later = torch.ones(s, s, dtype=torch.bool).triu(1)
-            scores = scores.masked_fill(later, float("-inf"))
+        if seen is not None:
+            scores = scores.masked_fill(~seen, float("-inf"))
         keep = where.keep(op, (b, g, r, s, s), p).view(b, g * r, s, s)
         o = (scores.softmax(-1) * keep.to(q.dtype)) @ values
     return o.transpose(1, 2).reshape(b, s, g, r, d)
@@ -156,7 +163,7 @@ _FORWARD: dict[str, Callable[[Op, list[Tensor], _Pass], Tensor]] = {
     "gated": lambda op, x, _: _activate(op.attr("activation"), x[0]) * x[1],
     "activation": lambda op, x, _: _activate(op.attr("activation"), x[0]),
     "dropout": _dropout,
-    "embedding": lambda op, x, _: F.embedding(x[0], x[1]),
+    "embedding": lambda op, x, _: F.embedding(x[0] + op.attr("offset", 0), x[1]),
     "attention": _attention,
     "xent_stats": lambda op, x, _: x[0],
     "xent_loss": _loss,
@@ -227,70 +234,3 @@ def reference_step(
         if leaf.requires_grad:
             gradients[name] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
     return total, gradients
-
-
-States = Mapping[str, Mapping[str, Tensor]]
-"""Full parameter name -> state name (`exp_avg`, ...) -> value."""
-
-
-def reference_update(
-    optimizer: Optimizer,
-    parameters: Mapping[str, Tensor],
-    states: States,
-    gradients: Mapping[str, Tensor],
-    step: int,
-) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
-    """New parameters and states after the optimizer's step.
-
-    Args:
-        optimizer: with its hyper-parameters and clip.
-        parameters: whole tensors by full name.
-        states: of every parameter with a gradient.
-        gradients: of the trainable parameters, each counted once in the norm.
-        step: index of the step, from 0.
-
-    Returns:
-        (all parameters, states of the trainable ones).
-    """
-    new_parameters, new_states = dict(parameters), {}
-    factor = _clip_factor(optimizer.clip, gradients)
-    rule = {"adamw": _adamw, "sgd": _sgd}[optimizer.name]
-    for name, gradient in gradients.items():
-        value = parameters[name]
-        scaled = gradient.to(value.dtype) * factor
-        new_parameters[name], new_states[name] = rule(
-            optimizer.hyper, value, states[name], scaled, step
-        )
-    return new_parameters, new_states
-
-
-def _clip_factor(clip: float, gradients: Mapping[str, Tensor]) -> float:
-    """Source: torch.nn.utils.clip_grad_norm_."""
-    if not clip or not gradients:
-        return 1.0
-    norm = sqrt(sum(float((g.double() ** 2).sum()) for g in gradients.values()))
-    return min(1.0, clip / (norm + 1e-6))
-
-
-Updated = tuple[Tensor, dict[str, Tensor]]
-
-
-def _adamw(
-    h: Mapping[str, float], value: Tensor, states: Mapping[str, Tensor], g: Tensor, step: int
-) -> Updated:
-    """Source: Loshchilov and Hutter 2019, algorithm 2."""
-    m = h["beta1"] * states["exp_avg"] + (1 - h["beta1"]) * g
-    v = h["beta2"] * states["exp_avg_sq"] + (1 - h["beta2"]) * g**2
-    unbiased_m = m / (1 - h["beta1"] ** (step + 1))
-    unbiased_v = v / (1 - h["beta2"] ** (step + 1))
-    decayed = value * (1 - h["lr"] * h["weight_decay"])
-    new = decayed - h["lr"] * unbiased_m / (unbiased_v**0.5 + h["eps"])
-    return new, {"exp_avg": m, "exp_avg_sq": v}
-
-
-def _sgd(
-    h: Mapping[str, float], value: Tensor, states: Mapping[str, Tensor], g: Tensor, step: int
-) -> Updated:
-    """Source: torch.optim.SGD with momentum, coupled weight decay and no dampening."""
-    velocity = h["momentum"] * states["momentum"] + g + h["weight_decay"] * value
-    return value - h["lr"] * velocity, {"momentum": velocity}

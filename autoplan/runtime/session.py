@@ -31,7 +31,7 @@ ACCOUNTS: Mapping[str, type[RunningAccount] | type[SweepAccount] | None] = {
 }
 """How live memory is counted: not, as values come and go, or anew after every instruction."""
 
-LASTING = frozenset({"parameter", "master", "state"})
+LASTING = frozenset({"parameter", "master", "state", "scale", "scale_counts"})
 """Kinds of source of the resident slots that go on from step to step; others are fed anew."""
 
 LOSS = ("loss", -1, -1)
@@ -213,10 +213,12 @@ class _Session:
         return local.to(self._around.device)
 
     def _initial(self, spec: SlotSpec) -> Tensor:
-        """A parameter or master copy as the seed says; optimizer state starts at zero."""
+        """A parameter or master copy as the seed says, a loss scale as its source, else zero."""
         dtype = DTYPES[spec.register.dtype]
-        if spec.source[0] == "state":
+        if spec.source[0] in ("state", "scale_counts"):
             return torch.zeros(spec.register.shape, dtype=dtype)
+        if spec.source[0] == "scale":
+            return torch.full(spec.register.shape, float(spec.source[1]), dtype=dtype)
         graph, extent = self._job.graph, self._job.program.extent
         name = spec.source[1]
         law = graph.init[graph.parameters[name][1]]

@@ -4,7 +4,9 @@ For each step a reference starts from the run's own parameters and optimizer sta
 (AdamW's g / |g| would amplify rounding from step to step in fp32). Loss and every gradient are
 compared, and the new parameters with the reference optimizer applied to the *run's* reduced
 gradients. In fp64 the parameters after the last step are also compared with a reference that ran
-freely from the first. In 16-bit precisions only the loss is compared, with an fp32 reference.
+freely from the first, unless the optimizer's step jumps where gradients change little. In 16-bit
+precisions only the loss is compared, with an fp32 reference, and with a loss scale which steps were
+skipped and what became of the scale.
 
 Error of a tensor = max|a - b| / max(max|b|, 1e-3 G), G the largest magnitude of its kind in the
 step. `assemble` makes whole tensors of pieces and finds replicas that differ in any bit.
@@ -13,7 +15,7 @@ step. `assemble` makes whole tensors of pieces and finds replicas that differ in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod, sqrt
 
 import torch
@@ -27,8 +29,14 @@ from autoplan.ir.workload import Workload
 from autoplan.runtime.data import Batches
 from autoplan.runtime.reference import (
     ReferenceBatch,
-    States,
     reference_step,
+)
+from autoplan.runtime.reference_optimizer import (
+    Scale,
+    States,
+    Values,
+    forms,
+    reference_scale,
     reference_update,
 )
 from autoplan.runtime.shards import local_slices
@@ -77,6 +85,7 @@ class StepRecord:
         gradients: reduced, before clipping, of the trainable parameters.
         parameters_after: after the step.
         loss: mean over the valid tokens of the global batch.
+        scales: of the loss, before and after the step; () where the precision has none.
     """
 
     parameters: Mapping[str, Tensor]
@@ -84,6 +93,7 @@ class StepRecord:
     gradients: Mapping[str, Tensor]
     parameters_after: Mapping[str, Tensor]
     loss: float
+    scales: tuple[Scale, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +171,10 @@ def longest_sum(graph: Graph, sequences: int) -> int:
 
 def tolerance(graph: Graph, workload: Workload) -> float:
     """The limit of the workload's precision; of the loss alone in 16 bits."""
-    compute = workload.precision.compute
-    if compute == "fp64":
+    coarsest = workload.precision.coarsest
+    if coarsest == "fp64":
         return FP64_LIMIT
-    if compute == "fp32":
+    if coarsest == "fp32":
         return FP32_FACTOR * sqrt(longest_sum(graph, workload.global_batch_size))
     return LOSS_LIMIT_16_BIT
 
@@ -250,14 +260,15 @@ def verify(
         unequal: replicas that `assemble` found to differ.
     """
     tally = _Tally(tolerance(trial.graph, trial.workload))
-    if trial.workload.precision.compute not in ("fp64", "fp32"):
+    if trial.workload.precision.coarsest == "16-bit":
         for offset, record in enumerate(records):
             _verify_loss(trial, trial.first_step + offset, record, tally)
         return tally.verdict(unequal)
     for offset, record in enumerate(records):
         _verify_step(trial, trial.first_step + offset, record, tally)
     # After a wrong step a free run says nothing new.
-    if trial.workload.precision.compute == "fp64" and len(records) > 1 and not tally.over():
+    free = trial.workload.precision.coarsest == "fp64" and trial.workload.optimizer.rule.continuous
+    if free and len(records) > 1 and not tally.over():
         _verify_free_run(trial, records, tally)
     return tally.verdict(unequal)
 
@@ -267,6 +278,23 @@ def _verify_loss(trial: Trial, step: int, record: StepRecord, tally: _Tally) -> 
     wide = {name: value.float() for name, value in record.parameters.items()}
     loss, _ = reference_step(trial.graph, wide, trial.batch(step))
     tally.loss(step, record.loss, float(loss))
+    if record.scales:
+        tally.kinds.setdefault("loss scale", []).extend(_scale_differences(trial, step, record))
+
+
+def _scale_differences(trial: Trial, step: int, record: StepRecord) -> Iterator[Difference]:
+    """The scale after the step, and after a skipped one everything else, are what they must be."""
+    before, after = record.scales
+    expected = reference_scale(trial.workload.loss_scale, before, record.gradients)
+    if after != expected:
+        what = f"loss scale after step {step} ({after}, not {expected})"
+        yield Difference(what, torch.inf, (), after.value, expected.value)
+    if expected.taken == before.taken:
+        for name, value in record.parameters.items():
+            what = f"parameter {name} after skipped step {step}"
+            difference = bit_difference(what, record.parameters_after[name], value)
+            if difference:
+                yield replace(difference, error=torch.inf)
 
 
 def _verify_step(trial: Trial, step: int, record: StepRecord, tally: _Tally) -> None:
@@ -276,27 +304,26 @@ def _verify_step(trial: Trial, step: int, record: StepRecord, tally: _Tally) -> 
         _compare_all(f"gradient of {{}} in step {step}", record.gradients, gradients, tally.limit)
     )
     known = {name: g for name, g in record.gradients.items() if name in record.states}
-    after, _ = reference_update(
-        trial.workload.optimizer, record.parameters, record.states, known, step
-    )
+    after = reference_update(
+        trial.workload.optimizer, forms(trial.graph), Values(record.parameters, record.states),
+        known, step,
+    )  # fmt: skip
     what = f"parameter {{}} after step {step}"
     tally.kinds.setdefault("parameter", []).extend(
-        _compare_all(what, record.parameters_after, after, tally.limit)
+        _compare_all(what, record.parameters_after, after.parameters, tally.limit)
     )
 
 
 def _verify_free_run(trial: Trial, records: Sequence[StepRecord], tally: _Tally) -> None:
     """The parameters after the last step against a reference that never looked at the run's."""
-    parameters, states = dict(records[0].parameters), records[0].states
+    values, seen = Values(records[0].parameters, records[0].states), forms(trial.graph)
     for offset in range(len(records)):
         step = trial.first_step + offset
-        _, gradients = reference_step(trial.graph, parameters, trial.batch(step))
-        parameters, states = reference_update(
-            trial.workload.optimizer, parameters, states, gradients, step
-        )
+        _, gradients = reference_step(trial.graph, values.parameters, trial.batch(step))
+        values = reference_update(trial.workload.optimizer, seen, values, gradients, step)
     what = f"parameter {{}} after {len(records)} free steps"
     tally.kinds["parameter"].extend(
-        _compare_all(what, records[-1].parameters_after, parameters, tally.limit)
+        _compare_all(what, records[-1].parameters_after, values.parameters, tally.limit)
     )
 
 

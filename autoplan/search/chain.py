@@ -8,8 +8,9 @@ the channel totals:
     forward  = max(XF, WF)      backward = max(XB + RG, WB), or max(XB + RC, WB) where forward runs again
     step     = sum_s t_s + (M - 1) max_s t_s + transfers + optimizer
 
-with + instead of max on machines whose collectives do not run beside computing. mu C + (1 - mu) W is a
-lower bound of max(C, W) for every mu in [0, 1], so a few mu give good plans where costs are not additive.
+with + instead of max on machines whose collectives do not run beside computing, and OK after WB in the last
+backward. mu C + (1 - mu) W is a lower bound of max(C, W) for every mu in [0, 1], so a few mu give good plans
+where costs are not additive.
 """
 
 from __future__ import annotations
@@ -55,14 +56,17 @@ class Pace:
     def weights(self, layer: bool) -> FloatArray:
         """Weight per channel of one instance of a block."""
         repeats = 1.0 + (self.micro_batches - 1.0) / self.stages
-        on_compute = repeats * (1.0 if self.overlap is None else self.overlap)
-        beside = repeats * (1.0 if self.overlap is None else 1.0 - self.overlap)
+        compute, collective = 1.0, 1.0
+        if self.overlap is not None:
+            compute, collective = self.overlap, 1.0 - self.overlap
+        on_compute, beside = repeats * compute, repeats * collective
         again = self.recompute and layer
         weights = np.zeros(COUNT)
         weights[[CHANNEL["XF"], CHANNEL["XB"]]] = on_compute
         weights[CHANNEL["RC" if again else "RG"]] = on_compute
         weights[[CHANNEL["WF"], CHANNEL["WB"]]] = beside
-        weights[[CHANNEL["ON"], CHANNEL["OK"]]] = 1.0 / self.stages
+        weights[CHANNEL["ON"]] = 1.0 / self.stages
+        weights[CHANNEL["OK"]] = collective / self.stages
         price = self.memory_price / self.stages
         weights[CHANNEL["MA"]] = price * (0.0 if again else self.flight)
         weights[CHANNEL["MX"]] = price * self.flight
@@ -154,7 +158,8 @@ class Chain:
 
     def _tied_options(self, weights: Mapping[str, FloatArray], stages: int) -> FloatArray:
         """[option, value of the first user, of the second] of a tied parameter; infinite where the
-        users do not agree."""
+        users do not agree.
+        """
         if not self.tied:
             return np.zeros((1, 1, 1))
         first, second = (
@@ -333,11 +338,15 @@ def estimate(
 
 
 def _once(total: FloatArray, pricer: Pricer) -> float:
-    """What an instance adds once a step; the last reduction hides behind the last backward."""
-    reduction = float(total[CHANNEL["OK"]])
+    """What an instance adds once a step; its last reduction follows those of the last micro-batch
+    on their stream, and hides behind that backward.
+    """
+    get = {name: float(total[i]) for name, i in CHANNEL.items()}
+    reduction = get["OK"]
     if pricer.overlaps:
-        reduction = max(0.0, reduction - float(total[CHANNEL["XB"]]))
-    return float(total[CHANNEL["ON"]]) + reduction
+        backward = get["XB"] + get["RG"]
+        reduction = max(backward, get["WB"] + reduction) - max(backward, get["WB"])
+    return get["ON"] + reduction
 
 
 def _chain_costs(chain: Chain, solution: Solution, room: Room, pricer: Pricer) -> ChainCosts:

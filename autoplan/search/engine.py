@@ -18,12 +18,12 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
 from autoplan.ir.workload import Workload
 from autoplan.pipeline import in_flight
+from autoplan.search.build import Setting, build_tables
 from autoplan.search.candidates import Shape
 from autoplan.search.chain import Chain, Estimate, Pace, Room, estimate, is_layer
 from autoplan.search.prices import OperatorPrices, Transitions
 from autoplan.search.space import BlockSpace
 from autoplan.search.storage import StorageOptions
-from autoplan.search.build import Setting, build_tables
 from autoplan.search.tables import CHANNEL, BlockTables
 
 OVERLAPS = (0.6, 1.0, 0.3)
@@ -104,6 +104,7 @@ class Engine:
         self.prices = OperatorPrices(pricer, workload.precision, extent)
         self._spaces: dict[tuple[str, int], BlockSpace] = {}
         self._transitions: dict[tuple[object, ...], Transitions] = {}
+        self._hops: dict[object, float] = {}
         self._storage: dict[tuple[object, ...], StorageOptions] = {}
 
     @property
@@ -163,13 +164,20 @@ class Engine:
         limits = [self.capacity - extra for extra in reserve]
         hop = 0.0
         if shape.stages > 1:
-            nbytes = self._boundary_bytes(shape)
-            places = [mesh.devices() for mesh in shape.meshes()]
-            hop = max(
+            hop = self._hop(shape)
+        return Room(limits, shape.schedule, freedom.recompute, freedom.layers, hop)
+
+    def _hop(self, shape: Shape) -> float:
+        """Seconds of the slowest transfer between neighbouring stages."""
+        nbytes = self._boundary_bytes(shape)
+        places = [mesh.devices() for mesh in shape.meshes()]
+        key = (shape.mesh.axes, shape.stage_stride, shape.stages, nbytes)
+        if key not in self._hops:
+            self._hops[key] = max(
                 self.pricer.exchange_seconds(nbytes, *pair)
                 for pair in zip(places, places[1:], strict=False)
             )
-        return Room(limits, shape.schedule, freedom.recompute, freedom.layers, hop)
+        return self._hops[key]
 
     def _boundary_bytes(self, shape: Shape) -> float:
         """Bytes a rank hands to the next stage if the residual stream is split over all ranks."""

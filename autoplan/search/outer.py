@@ -21,6 +21,7 @@ from autoplan.cost import Pricer
 from autoplan.describe import describe
 from autoplan.errors import InfeasibleError
 from autoplan.ir.graph import Graph
+from autoplan.ir.layout import Mesh
 from autoplan.ir.plan import Plan
 from autoplan.ir.timeline import Timeline
 from autoplan.lower import lower
@@ -72,6 +73,7 @@ class Search:
         self.refused: Counter[str] = Counter()
         self.shortfall: list[Need] = []
         self.solved = 0
+        self.orders: dict[tuple[tuple[int, ...], int], list[tuple[Mesh, int]]] = {}
         self.best_of_depth: dict[int, float] = {}
         self.ideal = self._ideal_seconds()
         self.device_limit = request.hardware.device.memory - request.workload.memory_headroom
@@ -193,11 +195,17 @@ class Search:
         for sizes in factorisations(devices):
             if not every and sizes not in natural and sizes != ():
                 continue
-            orders = distinct_arrangements(self.pricer, sizes, stages)
+            orders = self._arrangements(sizes, stages)
             for mesh, stride in orders if every else orders[:1]:
                 for schedule in outer_pins(self.request).schedules:
                     shapes.append(Shape(stages, mesh, stride, micro_batches, schedule))
         return shapes
+
+    def _arrangements(self, sizes: tuple[int, ...], stages: int) -> list[tuple[Mesh, int]]:
+        key = (sizes, stages)
+        if key not in self.orders:
+            self.orders[key] = distinct_arrangements(self.pricer, sizes, stages)
+        return self.orders[key]
 
     def _widen(self, results: Sequence[Solved], best: float) -> list[Solved]:
         """Every mesh and order for the best few pairs of depth and micro-batches."""

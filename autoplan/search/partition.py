@@ -10,7 +10,7 @@ bottlenecks are tried while they could still pay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,37 +80,51 @@ class Limits:
     layers: Sequence[int] | None = None
 
 
-class _Stage:
-    """Costs of all intervals [i, j) as one stage."""
+class _Intervals:
+    """What all intervals [i, j) of a chain cost, whichever stage they become."""
 
-    def __init__(self, costs: ChainCosts, limits: Limits, stage: int) -> None:
+    def __init__(self, costs: ChainCosts) -> None:
         n = len(costs.seconds)
-        flight = limits.in_flight[stage]
 
         def spans(values: FloatArray) -> FloatArray:
             prefix = np.concatenate([[0.0], np.cumsum(values)])
             return np.asarray(prefix[None, :] - prefix[:, None])
 
-        layers = spans(costs.layer.astype(float))
-        choices = spans(costs.may_recompute.astype(float))
-        held = spans(costs.weights) + flight * spans(costs.inputs + costs.saved)
-        held += _running_max(costs.transient)
+        self.seconds = spans(costs.seconds)
+        self.layers = spans(costs.layer.astype(float))
+        self.choices = spans(costs.may_recompute.astype(float))
+        self.fixed = spans(costs.weights) + _running_max(costs.transient)
+        self.per_flight = spans(costs.inputs + costs.saved)
         # Layers that may be recomputed are alike; the largest stands for all.
-        saving = flight * float(np.max(costs.saved * costs.may_recompute, initial=0.0))
-        again = float(np.max(costs.again * costs.may_recompute, initial=0.0))
+        self.saving = float(np.max(costs.saved * costs.may_recompute, initial=0.0))
+        self.again = float(np.max(costs.again * costs.may_recompute, initial=0.0))
+        self.legal = (self.layers >= 1) & np.triu(np.ones((n + 1, n + 1), dtype=bool), 1)
+
+
+class _Stage:
+    """Costs of all intervals as one stage."""
+
+    def __init__(self, intervals: _Intervals, limits: Limits, stage: int) -> None:
+        flight = limits.in_flight[stage]
+        held = intervals.fixed + flight * intervals.per_flight
+        saving = flight * intervals.saving
         excess = held - limits.memory[stage]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            needed = np.ceil(np.maximum(excess, 0.0) / saving - 1e-9) if saving else (
-                np.where(excess > 0, np.inf, 0.0)
-            )  # fmt: skip
-        count = choices if limits.must_recompute else np.maximum(needed, 0.0)
-        legal = (needed <= choices) & (layers >= 1)
-        legal &= np.arange(n + 1)[:, None] < np.arange(n + 1)[None, :]
+        if saving:
+            needed = np.ceil(np.maximum(excess, 0.0) / saving - 1e-9)
+        else:
+            needed = np.where(excess > 0, np.inf, 0.0)
+        legal = intervals.legal & (needed <= intervals.choices)
         if limits.layers is not None:
-            legal &= layers == limits.layers[stage]
+            legal &= intervals.layers == limits.layers[stage]
+        count = intervals.choices if limits.must_recompute else needed
         self.count = np.where(legal, count, 0.0)
-        self.cost = np.where(legal, spans(costs.seconds) + self.count * again, np.inf)
-        self.memory = held - self.count * saving
+        cost = intervals.seconds + self.count * intervals.again
+        self.cost = np.where(legal, cost, np.inf)
+        self._held, self._saving = held, saving
+
+    def memory(self, i: int, j: int) -> float:
+        """Estimated bytes of an interval."""
+        return float(self._held[i, j] - self.count[i, j] * self._saving)
 
 
 def _running_max(values: FloatArray) -> FloatArray:
@@ -129,18 +143,25 @@ def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
         costs: of the chain.
         limits: one entry per stage.
     """
-    stages = [_Stage(costs, limits, s) for s in range(len(limits.in_flight))]
+    intervals = _Intervals(costs)
+    known: dict[tuple[object, ...], _Stage] = {}
+    stages = []
+    for s in range(len(limits.in_flight)):
+        layers = limits.layers[s] if limits.layers is not None else None
+        key = (limits.in_flight[s], limits.memory[s], layers)
+        if key not in known:
+            known[key] = _Stage(intervals, limits, s)
+        stages.append(known[key])
     bottleneck = _least_bottleneck(stages)
     if not np.isfinite(bottleneck):
         return None
     repeats = limits.micro_batches - 1
     free = _least_sum(stages, np.inf)[0]
-    thresholds = np.unique(np.concatenate([s.cost[np.isfinite(s.cost)] for s in stages]))
     best: tuple[float, list[int]] | None = None
-    for threshold in thresholds[thresholds >= bottleneck * (1 - 1e-12)]:
+    for threshold in _thresholds(stages, bottleneck):
         if best is not None and free + repeats * threshold >= best[0]:
             break
-        total, bounds = _least_sum(stages, float(threshold) * (1 + 1e-12))
+        total, bounds = _least_sum(stages, threshold * (1 + 1e-12))
         worst = max(s.cost[i, j] for s, i, j in zip(stages, bounds, bounds[1:], strict=False))
         value = total + repeats * float(worst)
         if best is None or value < best[0]:
@@ -151,8 +172,15 @@ def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
         tuple(best[1]),
         tuple(int(s.count[i, j]) for s, i, j in cuts),
         tuple(float(s.cost[i, j]) for s, i, j in cuts),
-        tuple(float(s.memory[i, j]) for s, i, j in cuts),
+        tuple(s.memory(i, j) for s, i, j in cuts),
     )
+
+
+def _thresholds(stages: Sequence[_Stage], bottleneck: float) -> Iterator[float]:
+    """The least bottleneck, then every larger cost that a stage can have, ascending."""
+    yield bottleneck
+    finite = [s.cost[np.isfinite(s.cost) & (s.cost > bottleneck)] for s in dict.fromkeys(stages)]
+    yield from np.unique(np.concatenate(finite)).tolist()
 
 
 def _least_bottleneck(stages: Sequence[_Stage]) -> float:

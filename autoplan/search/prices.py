@@ -19,6 +19,8 @@ from autoplan.ir.layout import Mesh
 from autoplan.ir.program import Instr, Register
 from autoplan.ir.workload import Precision
 from autoplan.ops import FAMILIES
+from autoplan.ops.matrix import product_attrs
+from autoplan.ops.updating import Compute
 from autoplan.search.space import Side
 
 FloatArray = NDArray[np.float64]
@@ -88,16 +90,30 @@ class OperatorPrices:
         ]
         if accumulate:
             ins.append(outs[0])
-        instr = Instr(op.family, tuple(range(len(ins))), tuple(range(len(outs))), op.attrs)
+        attrs = op.attrs + product_attrs(op, block.tensors, self.precision)
+        instr = Instr(op.family, tuple(range(len(ins))), tuple(range(len(outs))), attrs)
         work = FAMILIES[op.family].measure(instr, ins, outs)
-        return self.pricer.work_seconds(work, ins[0].dtype)
+        return self.pricer.work_seconds(work, instr.attr("product", ins[0].dtype))
 
     def _register(
         self, block: Block, name: str, dims: Sequence[str], local: Mapping[str, int]
     ) -> Register:
         # Keys are read along `t` as long as positions are: whole, whatever splits the queries.
         shape = tuple(self.extent["s"] if dim == "t" else local[dim] for dim in dims)
-        return Register(name, shape, self.precision.of(block.tensors[name].dtype), "")
+        return Register(name, shape, self.precision.read(block.tensors[name].dtype), "")
+
+    def updating(self, step: Compute, sizes: Sequence[int]) -> float:
+        """Seconds of an instruction of an update, on a mesh of these sizes."""
+        key = (step, tuple(sizes))
+        if key not in self._element_cache:
+            ins = [piece.register(sizes, self.extent) for piece in step.ins]
+            outs = [piece.register(sizes, self.extent) for piece in (*step.changes, *step.makes)]
+            numbers = tuple(range(len(ins))), tuple(range(len(outs)))
+            work = FAMILIES[step.family].measure(
+                Instr(step.family, *numbers, step.attrs), ins, outs
+            )
+            self._element_cache[key] = self.pricer.work_seconds(work, ins[0].dtype)
+        return self._element_cache[key]
 
     def on_elements(
         self, family: str, ins: Sequence[tuple[float, str]], outs: Sequence[tuple[float, str]]

@@ -20,11 +20,13 @@ from autoplan.ir.layout import Layout, split_factor
 from autoplan.ir.plan import Stored
 from autoplan.ir.workload import DTYPE_BYTES, Optimizer, Precision
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
+from autoplan.ops.updating import Compute, Form, Policy, form_of, recipe
 from autoplan.search.prices import IMPOSSIBLE, OperatorPrices, Transitions
 from autoplan.search.space import Side
 
 FloatArray = NDArray[np.float64]
 Rows = list[tuple[Stored, FloatArray, FloatArray]]
+
 
 @dataclass(frozen=True)
 class ParameterPrices:
@@ -70,6 +72,7 @@ class StorageOptions:
             tuple[str, ...], tuple[dict[Layout, int], FloatArray, FloatArray, float]
         ] = {}
         self._parameters: dict[tuple[str, str], ParameterPrices] = {}
+        self._policy = Policy(self.optimizer, self.precision, extent)
 
     def parameter(self, block: Block, name: str, used: Side, raw: Side) -> ParameterPrices:
         """Options and prices of one parameter.
@@ -86,10 +89,11 @@ class StorageOptions:
         return self._parameters[key]
 
     def _collect(self, block: Block, name: str, used: Side, raw: Side) -> ParameterPrices:
-        dims, trainable = block.tensors[name].dims, name in block.trainable
+        dims = block.tensors[name].dims
+        form = form_of(block, name) if name in block.trainable else None
         share = self._share(block, name)
         pairs = zip(used.layouts, raw.layouts, strict=True)
-        table = [self._options(dims, u, r, trainable) for u, r in pairs]
+        table = [self._options(dims, u, r, form) for u, r in pairs]
         most = max(len(rows) for rows in table)
         values = np.full((len(self.channels), most, len(table)), IMPOSSIBLE)
         accumulate = np.zeros((most, len(table)))
@@ -109,23 +113,22 @@ class StorageOptions:
         }
         return sizes[name] / sum(sizes.values())
 
-    def _options(
-        self, dims: tuple[str, ...], used: Layout, raw: Layout, trainable: bool
-    ) -> Rows:
+    def _options(self, dims: tuple[str, ...], used: Layout, raw: Layout, form: Form | None) -> Rows:
         """(stored layouts, what scales with bytes, latency) rows; one impossible row if `used` does
-        not divide."""
-        key = (dims, used, raw, trainable)
+        not divide. Without a form the parameter is frozen.
+        """
+        key = (dims, used, raw, form)
         if key not in self._rows:
-            self._rows[key] = self._find_options(dims, used, raw, trainable)
+            self._rows[key] = self._find_options(dims, used, raw, form)
         return self._rows[key]
 
     def _find_options(
-        self, dims: tuple[str, ...], used: Layout, raw: Layout, trainable: bool
+        self, dims: tuple[str, ...], used: Layout, raw: Layout, form: Form | None
     ) -> Rows:
         if any(self.extent[dim] % split_factor(dim, used, self.sizes) for dim in dims):
             return []
         rows = [
-            (stored, *self._vectors(dims, stored, used, raw, trainable))
+            (stored, *self._vectors(dims, stored, used, raw, form))
             for stored in self._stored(dims, used, raw)
         ]
         return [row for row in rows if self.allowed(row[0], used, raw)] or rows[:1]
@@ -156,7 +159,7 @@ class StorageOptions:
         return prod(self.extent[dim] // split_factor(dim, layout, self.sizes) for dim in dims)
 
     def _vectors(
-        self, dims: tuple[str, ...], stored: Stored, used: Layout, raw: Layout, trainable: bool
+        self, dims: tuple[str, ...], stored: Stored, used: Layout, raw: Layout, form: Form | None
     ) -> tuple[FloatArray, FloatArray]:
         vector, latency = np.zeros(len(self.channels)), np.zeros(len(self.channels))
         precision = self.precision
@@ -165,18 +168,36 @@ class StorageOptions:
             vector[self.channels[channel]] += price[0]
             latency[self.channels[channel]] += price[1]
 
-        gather = self._route(dims, precision.parameter, stored.parameter, used)
-        add("WF", gather)
+        def reduce(channel: str, source: Layout, target: Layout) -> None:
+            if source != target:
+                cast = self._cast(dims, source, "gradient", "reduce")
+                back = self._cast(dims, target, "reduce", "gradient")
+                add(channel, (cast + back, 0.0))
+                add(channel, self._route(dims, precision.reduce, source, target))
+
+        read = precision.read("parameter")
+        gather = self._route(dims, read, stored.parameter, used)
+        cast = self._cast(dims, stored.parameter, "parameter", "compute")
+        channels = ("WF", "WB") if form else ("WF",)
+        for channel in channels:
+            add(channel, (gather[0] + cast, gather[1]))
         held = self._elements(dims, stored.parameter) * DTYPE_BYTES[precision.parameter]
-        if trainable:
-            add("WB", gather)
-            add("WB", self._route(dims, precision.gradient, raw, stored.gradient))
-            add("OK", self._route(dims, precision.gradient, stored.gradient, stored.optimizer))
+        if form:
+            reduce("WB", raw, stored.gradient)
+            reduce("OK", stored.gradient, stored.optimizer)
             add("ON", self._route(dims, precision.parameter, stored.parameter, stored.optimizer))
             add("ON", self._route(dims, precision.parameter, stored.optimizer, stored.parameter))
-            held += self._training(dims, stored, vector, latency)
+            held += self._training(dims, stored, form, (vector, latency))
         vector[self.channels["MW"]] = held
         return vector, latency
+
+    def _cast(self, dims: tuple[str, ...], layout: Layout, source: str, target: str) -> float:
+        """Seconds to cast a rank's piece between the dtypes of two roles."""
+        before, after = self.precision.of(source), self.precision.of(target)
+        count = self._elements(dims, layout)
+        if before == after:
+            return 0.0
+        return self.prices.on_elements("cast", [(count, before)], [(count, after)])
 
     def _accumulate(self, dims: tuple[str, ...], stored: Stored) -> float:
         """Seconds to add one micro-batch's reduced gradient to those before it."""
@@ -184,24 +205,28 @@ class StorageOptions:
         return self.prices.on_elements("accumulate", [total] * 2, [total])
 
     def _training(
-        self, dims: tuple[str, ...], stored: Stored, vector: FloatArray, latency: FloatArray
-    ) -> float:
+        self, dims: tuple[str, ...], stored: Stored, form: Form,
+        totals: tuple[FloatArray, FloatArray],
+    ) -> float:  # fmt: skip
         """Adds norm and update; returns bytes of gradient and optimizer state."""
-        precision, prices = self.precision, self.prices
+        precision, prices, once = self.precision, self.prices, self.channels["ON"]
+        vector, latency = totals
         gradient = self._elements(dims, stored.gradient)
         shard = self._elements(dims, stored.optimizer)
         part, factor = (shard, precision.gradient), (1, precision.of("statistic"))
         # One operator adds up the squares of all parameters of a block.
         alone = prices.on_elements("square_sum", [factor], [factor])
         together = prices.on_elements("square_sum", [part, factor], [factor])
-        latency[self.channels["ON"]] += alone
-        vector[self.channels["ON"]] += together - alone
-        states = [precision.optimizer] * len(self.optimizer.states)
-        if precision.master != precision.parameter:
-            states.append(precision.master)
-        updated = [(shard, dtype) for dtype in (precision.parameter, *states)]
-        vector[self.channels["ON"]] += prices.on_elements(
-            self.optimizer.name, [updated[0], part, factor, *updated[1:]], updated
-        )
-        held = gradient * DTYPE_BYTES[precision.gradient]
-        return held + sum(shard * DTYPE_BYTES[dtype] for dtype in states)
+        latency[once] += alone
+        vector[once] += together - alone
+        made = recipe(self._policy, form, dims, stored.optimizer)
+        for step in made.steps:
+            if isinstance(step, Compute):
+                vector[once] += prices.updating(step, self.sizes)
+            else:
+                piece = step.piece
+                route = self._route(piece.dims, piece.dtype, piece.layout, step.target)
+                vector[once] += route[0]
+                latency[once] += route[1]
+        states = (piece.register(self.sizes, self.extent) for piece in made.states)
+        return gradient * DTYPE_BYTES[precision.gradient] + sum(s.nbytes for s in states)

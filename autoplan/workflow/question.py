@@ -15,7 +15,7 @@ from autoplan.files.hf_config import load_model
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.problems import Problems
 from autoplan.files.stack import load_stack
-from autoplan.files.workload import parse_workload
+from autoplan.files.workload import optimizer_document, parse_workload, precision_document
 from autoplan.frontends import build_graph, training_step
 from autoplan.ir.graph import Graph
 from autoplan.ir.machine import Hardware, Stack
@@ -34,12 +34,6 @@ SEQUENCES_PER_DEVICE = 4
 HEADROOM_SHARE, HEADROOM_LEAST = 0.06, GIB
 SMALL_DEVICE = 8 * GIB
 """Below this capacity the least headroom would be a large part of the device."""
-OPTIMIZERS: Mapping[str, Mapping[str, float]] = {
-    "adamw": {"lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
-    "sgd": {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0},
-}
-"""Optimizer -> the hyper-parameters that are assumed; they change no plan, only what a run does."""
-CLIP = 1.0
 NUMBERS = ("global_batch_size", "seq_len", "dropout", "seed")
 
 
@@ -78,6 +72,7 @@ class Question:
         stack: a stack profile, or None for the default.
         pins: texts such as `tp=4,pp<=8`.
         options: of the workload.
+        download: whether a model of the Hugging Face hub may be fetched.
         problems: what is wrong with whatever else was typed, to be reported with the rest.
     """
 
@@ -87,6 +82,7 @@ class Question:
     stack: str | None = None
     pins: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
+    download: bool = False
     problems: tuple[Problem, ...] = ()
 
 
@@ -128,11 +124,13 @@ def resolve(question: Question) -> Inputs:
         InputError: every problem of the model, machine, stack, pins and options at once.
     """
     problems = Problems("command line", list(question.problems))
-    config = problems.attempt(lambda: load_model(question.subject))
+    config = problems.attempt(lambda: load_model(question.subject, question.download))
     hardware, stack = load_machine(question, problems)
     pins = problems.attempt(lambda: parse_pins(question.pins))
     document, assumed = _workload(question, config, hardware, pins or {}, problems)
     workload = problems.attempt(lambda: _parse(document))
+    if hardware and workload:
+        problems.found += _peak_problems(workload, hardware)
     problems.check()
     if not (config and hardware and stack and workload):
         raise AssertionError("without problems there are inputs")
@@ -140,6 +138,19 @@ def resolve(question: Question) -> Inputs:
     if question.stack is None:
         assumed = [f"stack {stack.name}", *assumed]
     return Inputs(graph, config, hardware, stack, workload, pins or {}, tuple(assumed))
+
+
+def _peak_problems(workload: Workload, hardware: Hardware) -> list[Problem]:
+    """A dtype that products run in, of which the device has no peak."""
+    precision, peaks = workload.precision, hardware.device.peak_flops
+    wanted = dict.fromkeys((precision.compute, precision.of("compute")))
+    allowed = f"products in {', '.join(peaks)}, which {hardware.device.kind} has"
+    found = f"{precision}, with products in"
+    return [
+        Problem("--precision", "", f"{found} {dtype}", allowed)
+        for dtype in wanted
+        if dtype not in peaks
+    ]
 
 
 def load_machine(question: Question, problems: Problems) -> tuple[Hardware | None, Stack | None]:
@@ -201,9 +212,13 @@ def _workload(
     words = {"global_batch_size": "batch", "seq_len": "sequence", "precision": "precision"}
     notes = [f"{words[k]} {value}" for k, value in assumed.items() if k not in given]
     notes += ["optimizer adamw"] if optimizer is None else []
-    name = "adamw" if optimizer is None else optimizer
-    hyper = dict(OPTIMIZERS.get(name, {})) if isinstance(name, str) else {}
-    document = {**assumed, **given, "optimizer": {"name": name, "hyper": hyper, "clip": CLIP}}
+    precision = given.get("precision", assumed["precision"])
+    document = {**assumed, **given}
+    document["optimizer"] = problems.attempt(lambda: optimizer_document(str(optimizer or "adamw")))
+    document["precision"] = problems.attempt(lambda: precision_document(str(precision)))
+    # What could not be understood is a problem already; the rest is judged with a placeholder.
+    document["optimizer"] = document["optimizer"] or {}
+    document["precision"] = document["precision"] or "fp32"
     if hardware:
         document["memory_headroom_bytes"] = _headroom(headroom, hardware, problems)
         notes += [] if headroom else [f"headroom {format_bytes(usual_headroom(hardware))}"]

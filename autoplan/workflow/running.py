@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from autoplan.errors import InputError, Problem, nearest
 from autoplan.files.data import is_file
+from autoplan.files.workload import parse_precision, precision_document
+from autoplan.ir.optimizer import OPTIMIZERS
 from autoplan.ir.program import Program
 from autoplan.ir.timeline import COUNTED_LINES, Timeline
-from autoplan.ir.workload import PRECISIONS
+from autoplan.ir.workload import PRECISIONS, Precision, Workload
 from autoplan.lower import lower
 from autoplan.lower.check import check
 from autoplan.rehearsal import rehearse
@@ -54,7 +56,7 @@ class RunRequest:
         data: any file, or "" for synthetic tokens.
         verify: compare with the unsharded reference.
         rehearse: run a small plan of the same structure.
-        precision: a bundle of `PRECISIONS`, or `plan` for the plan's own.
+        precision: a bundle of `PRECISIONS` and what differs from it, or `plan` for the plan's own.
         transport: `gloo`, `lockstep`, or "" for gloo, and lock-step in a rehearsal.
         torchrun: torchrun's flags where it starts the ranks, or None.
     """
@@ -135,13 +137,17 @@ def _with_problems(question: Question, request: RunRequest) -> Question:
     if request.steps < 1:
         problems.append(Problem("--steps", "", str(request.steps), "a positive number"))
     for flag, word, allowed in (
-        ("--precision", request.precision, (*PRECISIONS, AS_PLANNED)),
         ("--transport", request.transport or "gloo", TRANSPORTS),
         ("--device", request.torchrun.device if request.torchrun else "cpu", DEVICES),
     ):
         if word not in allowed:
             found = f"`{word}`"
             problems.append(Problem(flag, "", found, ", ".join(allowed), nearest(word, allowed)))
+    if request.precision != AS_PLANNED:
+        try:
+            _precision(request.precision)
+        except InputError as error:
+            problems += error.problems
     if request.data and not is_file(Path(request.data)):
         problems.append(Problem("--data", "", f"`{request.data}`", "a file that can be read"))
     if request.torchrun is not None and request.transport:
@@ -157,15 +163,36 @@ def _plan_to_run(priced: Priced, request: RunRequest) -> tuple[Priced, tuple[str
         plan = rehearse(plan)
         notes.append(f"rehearsal: {plan.model} on {plan.hardware.name}:{plan.hardware.count}")
         priced = price_plan(step_graph(plan.model, plan.workload), plan, spans=True)
-    if request.precision not in (AS_PLANNED, plan.workload.precision.name):
-        precision = PRECISIONS[request.precision]
-        notes.append(f"runs in {precision.name}; the plan says {plan.workload.precision.name}")
+    if request.precision not in (AS_PLANNED, str(plan.workload.precision)):
+        precision = _precision(request.precision)
+        notes.append(f"runs in {precision}; the plan says {plan.workload.precision}")
         plan = replace(plan, workload=replace(plan.workload, precision=precision))
         # A machine without a peak for this dtype cannot be priced in it: the plan's price stands.
         if precision.compute in plan.hardware.device.peak_flops:
             priced = price_plan(priced.graph, plan, spans=True)
         priced = replace(priced, plan=plan)
+    _check_executed(plan.workload)
     return priced, tuple(notes)
+
+
+def _precision(text: str) -> Precision:
+    """The precision that `--precision` of a run names."""
+    return parse_precision(precision_document(text), "--precision", "")
+
+
+def _check_executed(workload: Workload) -> None:
+    """Some optimizers and precisions are only priced: InputError where the plan has one."""
+    problems = []
+    if not workload.optimizer.rule.executed:
+        allowed = ", ".join(name for name, rule in OPTIMIZERS.items() if rule.executed)
+        found = f"optimizer {workload.optimizer.name}, which is priced but not executed"
+        problems.append(Problem("plan", "$.workload.optimizer", found, allowed))
+    if not workload.precision.executed:
+        allowed = ", ".join(name for name, bundle in PRECISIONS.items() if bundle.executed)
+        found = f"{workload.precision}, which is priced but not executed"
+        problems.append(Problem("--precision", "", found, allowed))
+    if problems:
+        raise InputError(problems)
 
 
 def prepare_file(question: Question, request: RunRequest) -> Prepared:

@@ -13,6 +13,7 @@ from autoplan.files.data import bundled_names, is_file
 from autoplan.files.hardware import dump_hardware
 from autoplan.files.hf_config import FOLDER as MODELS
 from autoplan.files.hf_config import load_model
+from autoplan.files.hub import is_hub_id
 from autoplan.files.machine_spec import FOLDER as MACHINES
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.model import dump_model
@@ -42,11 +43,13 @@ class Shown:
     warnings: tuple[str, ...] = ()
 
 
-def show(name: str = "") -> Shown:
+def show(name: str = "", download: bool = False) -> Shown:
     """What a name or file means; without one, every bundled name.
 
     Args:
-        name: a path, or a bundled model, machine (with an optional size) or stack, in this order.
+        name: a path, a bundled model, machine (with an optional size) or stack, in this order, or
+            an id of the Hugging Face hub.
+        download: whether such a model may be fetched.
 
     Raises:
         InputError: neither; every problem of a file at once.
@@ -57,7 +60,9 @@ def show(name: str = "") -> Shown:
     if kind == "plan":
         loaded = load_plan(name)
         return Shown(kind, plan_document(loaded.priced, loaded.search), loaded.warnings)
-    readers = {"model": _model, "hardware": _hardware, "stack": _stack}
+    if kind == "model":
+        return Shown(kind, _model(name, download))
+    readers = {"hardware": _hardware, "stack": _stack}
     return Shown(kind, readers[kind](name))
 
 
@@ -77,7 +82,7 @@ def _kind(name: str) -> str:
         wanted = {"model": name.lower().rpartition("/")[2].removesuffix("-hf"), "hardware": bare}
         if wanted.get(kind, name.lower()) in names:
             return kind
-    if is_file(path / "config.json"):
+    if is_file(path / "config.json") or (path.suffix != ".json" and is_hub_id(name)):
         return "model"
     if path.suffix == ".json":
         raise InputError(Problem(name, "", "no such file", "a model, hardware, stack or plan file"))
@@ -86,8 +91,8 @@ def _kind(name: str) -> str:
     raise InputError(Problem("show", "", f"`{name}`", allowed, nearest(bare, every)))
 
 
-def _model(name: str) -> dict[str, Any]:
-    config = load_model(name)
+def _model(name: str, download: bool) -> dict[str, Any]:
+    config = load_model(name, download)
     total = build_graph(config, 1).parameters_total
     return {
         "name": config.name,

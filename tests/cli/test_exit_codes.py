@@ -165,7 +165,7 @@ def changed(hint: str, devices: int, headroom: str, pins: dict[str, str]) -> tup
     ("memory", "headroom", "pins", "expected"),
     [
         ("2400MiB", "0", {"zero": "0", "dp": "2"}, "fits without the pin of zero"),
-        ("2440MiB", "6%", {"dp": "2"}, "fits with --memory-headroom 0"),
+        ("2400MiB", "20%", {}, "fits with --memory-headroom 0"),
         ("2000MiB", "0", {}, "fits on 4 devices"),
     ],
 )

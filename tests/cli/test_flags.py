@@ -12,7 +12,7 @@ from autoplan.cli import app
 
 ASKING = (
     "--pin --stack --set --global-batch-size --global-batch --gbs --seq-len --seq-length "
-    "--precision --optimizer --trainable --dropout --memory-headroom --seed"
+    "--precision --optimizer --trainable --dropout --memory-headroom --seed --download"
 )
 COMMON = "--json --quiet -q --version"
 FLAGS = {
@@ -21,7 +21,7 @@ FLAGS = {
     "lower": f"{COMMON} {ASKING} --output -o",
     "run": f"{COMMON} {ASKING} --steps --data --verify --no-verify --rehearse --transport --device "
     "--nnodes --nproc-per-node --node-rank --rdzv-endpoint --rdzv-id --master-addr",
-    "show": COMMON,
+    "show": f"{COMMON} --download",
 }
 """A new knob belongs in a file; a new flag is a reviewed change of this table."""
 

@@ -11,7 +11,15 @@ from autoplan.ir.graph import GRADIENT
 from autoplan.ops import FAMILIES
 
 MODELS = ("tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma")
-PATTERNS = ("full", "norm", r"layers\.2\.", "w_(up|q)$", "embedding", "final_norm", r"layers\.0\.w_o")
+PATTERNS = (
+    "full",
+    "norm",
+    r"layers\.2\.",
+    "w_(up|q)$",
+    "embedding",
+    "final_norm",
+    r"layers\.0\.w_o",
+)
 
 
 def step(name: str, trainable: str = "full"):

@@ -80,15 +80,23 @@ def _attention_gradient(case: Case) -> list[Values]:
     return [*case.random(HEADS), q, k, v, o, lse]
 
 
+def _norm_dims(case: Case) -> tuple[str, str, str]:
+    """Dims of what is normalised, of its weight and of the statistics."""
+    rows, _, width = case.ins[0].rpartition(" ")
+    return case.ins[0], width, rows
+
+
 def _rms_gradient(case: Case) -> list[Values]:
-    dy, x, w = case.random(X, X, "m")
-    _, rstd = _forward(case, "rms_norm", [x, w], (X, "b s"))
+    dims, width, rows = _norm_dims(case)
+    dy, x, w = case.random(dims, dims, width)
+    _, rstd = _forward(case, "rms_norm", [x, w], (dims, rows))
     return [dy, x, w, rstd] if case.family == "rms_norm_dx" else [dy, x, rstd]
 
 
 def _layer_gradient(case: Case) -> list[Values]:
-    dy, x, w, bias = case.random(X, X, "m", "m")
-    _, mean, rstd = _forward(case, "layer_norm", [x, w, bias], (X, "b s", "b s"))
+    dims, width, rows = _norm_dims(case)
+    dy, x, w, bias = case.random(dims, dims, width, width)
+    _, mean, rstd = _forward(case, "layer_norm", [x, w, bias], (dims, rows, rows))
     return [dy, x, w, mean, rstd] if case.family == "layer_norm_dx" else [dy, x, mean, rstd]
 
 
@@ -125,13 +133,19 @@ def cases(size: int = 4) -> dict[str, Case]:
         ("rms_norm", (X, "m"), (X, "b s"), {**EPS, "offset": 1.0}, None),
         ("rms_norm_dx", (X, X, "m", "b s"), (X,), {"offset": 1.0}, _rms_gradient),
         ("rms_norm_dw", (X, X, "b s"), ("m",), {}, _rms_gradient),
+        ("rms_norm of heads", (KEYS, "d"), (KEYS, "b s g"), {**EPS, "offset": 1.0}, None),
+        ("rms_norm_dx of heads", (KEYS, KEYS, "d", "b s g"), (KEYS,), {"offset": 1.0},
+         _rms_gradient),
+        ("rms_norm_dw of heads", (KEYS, KEYS, "b s g"), ("d",), {}, _rms_gradient),
         ("layer_norm", (X, "m", "m"), (X, "b s", "b s"), EPS, None),
         ("layer_norm_dx", (X, X, "m", "b s", "b s"), (X,), {}, _layer_gradient),
         ("layer_norm_dw", (X, X, "b s", "b s"), ("m",), {}, _layer_gradient),
+        ("layer_norm_dw of heads", (KEYS, KEYS, "b s g", "b s g"), ("d",), {}, _layer_gradient),
         ("add", (X, X), (X,), {}, None),
         ("scale", (X,), (X,), {"factor": 3.0}, None),
         ("dropout", (X,), (X,), drop, None),
         ("rotary", (HEADS, "b s"), (HEADS,), rotary, _rotary),
+        ("rotary of a part", (HEADS, "b s"), (HEADS,), {**rotary, "width": 2}, _rotary),
         ("gated", ("b s f", "b s f"), ("b s f",), {"activation": "silu"}, None),
         ("gated_grad", ("b s f",) * 3, ("b s f",) * 2, {"activation": "silu"}, None),
         ("activation", ("b s f",), ("b s f",), {"activation": "gelu"}, None),
@@ -139,9 +153,17 @@ def cases(size: int = 4) -> dict[str, Case]:
         ("attention", (HEADS, KEYS, KEYS), (HEADS, "b s g r"), ATTENTION, None),
         ("attention with dropout", (HEADS, KEYS, KEYS), (HEADS, "b s g r"),
          {**ATTENTION, "dropout": 0.3}, None),
+        ("attention in a window", (HEADS, KEYS, KEYS), (HEADS, "b s g r"),
+         {**ATTENTION, "window": 2}, None),
+        ("attention_grad in a window", (HEADS, HEADS, KEYS, KEYS, HEADS, "b s g r"),
+         (HEADS, KEYS, KEYS), {**ATTENTION, "window": 2}, _attention_gradient),
         ("attention_grad", (HEADS, HEADS, KEYS, KEYS, HEADS, "b s g r"), (HEADS, KEYS, KEYS),
          ATTENTION, _attention_gradient),
         ("embedding", ("b s", "v m"), (X,), {}, lambda c: [_ids(c), *c.random("v m")]),
+        ("embedding with an offset", ("b s", "v m"), (X,), {"offset": 2},
+         lambda c: [_ids(c) % 2, *c.random("v m")]),
+        ("embedding_grad with an offset", ("b s", X), ("v m",), {"offset": 2},
+         lambda c: [_ids(c) % 2, *c.random(X)]),
         ("embedding_grad", ("b s", X), ("v m",), {}, lambda c: [_ids(c), *c.random(X)]),
         ("xent_stats", ("b s v", "b s"), (STATS,), {}, _stats),
         ("xent_loss", (STATS, "b s", ""), ("",), {}, _loss),

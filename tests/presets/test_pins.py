@@ -39,8 +39,8 @@ def test_several_texts_add_up():
         ("TP=2", "tp=2"), ("micro-batch=2", "micro_batch=2"), ("MBS=2", "micro_batch=2"),
         ("tensor_model_parallel_size=2", "tp=2"), ("--pp=2", "pp=2"), ("schedule=1F1B",
         "schedule=1f1b"), ("order=tp:dp", "order=tp-dp"), ("order=tp>dp", "order=tp-dp"),
-        ("layers_per_stage=3:1", "layers_per_stage=3+1"), ("sp=on", "sp=true"), ("sp=0", "sp=false"),
-        ("tp = 2", "tp=2"),
+        ("layers_per_stage=3:1", "layers_per_stage=3+1"), ("sp=on", "sp=true"),
+        ("sp=0", "sp=false"), ("tp = 2", "tp=2"),
     ],
 )  # fmt: skip
 def test_spellings(text, same):

@@ -49,7 +49,10 @@ def random_pins(rng: Random) -> Pinned:
     if pins["dp"] != 1 or pins["cp"] != 1:
         pins["zero"] = rng.randrange(4)
     pins["micro_batch"] = rng.choice((1, 2))
-    pins["schedule"], pins["recompute"] = rng.choice(("gpipe", "1f1b")), rng.choice(("none", "full"))
+    pins["schedule"], pins["recompute"] = (
+        rng.choice(("gpipe", "1f1b")),
+        rng.choice(("none", "full")),
+    )
     if pins["pp"] == 2:
         pins["layers_per_stage"] = rng.choice(((2, 2), (3, 1), (1, 3)))
     return pins
@@ -108,7 +111,7 @@ def test_what_is_not_pinned_comes_from_the_stack():
 
 
 def test_heads_split_within_groups_where_groups_do_not_divide():
-    """One key and value head for eight ranks: they split its queries, and make keys of positions."""
+    """One key head for eight ranks: they split its queries, and make keys of positions."""
     config = load_model("gemma-2b")
     graph = training_step(build_graph(config, SEQ_LEN))
     workload = Workload("train", 8, SEQ_LEN, PRECISIONS["fp32"], ADAMW)

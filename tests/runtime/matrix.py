@@ -35,6 +35,9 @@ GEMMA = replace(
     TINY_LLAMA, family="gemma", name="tiny-gemma", kv_heads=1, norm_offset=1.0,
     activation="gelu_tanh", tied_embeddings=True, embedding_scale=32**0.5,
 )  # fmt: skip
+ADAFACTOR = Optimizer("adafactor")
+LION = Optimizer("lion")
+MUON = Optimizer("muon", {"lr": 1e-2})
 SGD = Optimizer("sgd", {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1})
 SEED = 3
 
@@ -123,6 +126,9 @@ CASES = (
     Case(8, "dp=2,tp=2,pp=2", steps=3),
     Case(8, "dp=2,tp=2,pp=2,zero=1,recompute=full", GPT),
     Case(8, "dp=2,cp=2,tp=2,zero=3"),
+    Case(4, "dp=2,tp=2,zero=1", optimizer=ADAFACTOR),
+    Case(2, "dp=2,zero=2", optimizer=LION),
+    Case(4, "dp=2,tp=2,zero=3", optimizer=MUON, steps=3),
     Case(4, "dp=2,tp=2", precision="fp32"),
     Case(2, "dp=2,zero=1", precision="bf16_mixed"),
 )

@@ -13,11 +13,14 @@ from autoplan.frontends import build_graph, training_step
 from autoplan.ir.graph import Graph
 from autoplan.ir.model import DecoderConfig, RopeScaling
 from autoplan.ir.program import Instr, Register
+from autoplan.ir.optimizer import KINDS, UPDATES
 from autoplan.ir.workload import Optimizer
 from autoplan.runtime.data import Shape, SyntheticBatches
 from autoplan.runtime.kernels import Place, StepContext, link
 from autoplan.runtime.random import initial
-from autoplan.runtime.reference import ReferenceBatch, reference_step, reference_update
+from autoplan.ops.updating import Form
+from autoplan.runtime.reference import ReferenceBatch, reference_step
+from autoplan.runtime.reference_optimizer import Values, reference_update
 
 SEQ = 6
 LLAMA = DecoderConfig(
@@ -27,7 +30,7 @@ LLAMA = DecoderConfig(
 )  # fmt: skip
 GPT2 = DecoderConfig(
     "gpt2", "tiny-gpt2", hidden=8, layers=2, heads=2, kv_heads=2, head_dim=4, ffn=12, vocab=16,
-    max_positions=8, norm="layer_norm", activation="gelu_tanh", gated=False, attention_bias=True,
+    max_positions=8, norm="layer_norm", activation="gelu_tanh", gated=False, qkv_bias=True, output_bias=True,
     mlp_bias=True, rope_theta=None, learned_positions=True, tied_embeddings=True,
     embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2, initializer_range=0.4,
 )  # fmt: skip
@@ -224,6 +227,16 @@ def test_lower_precision_stays_near(dtype):
 
 ADAMW = {"lr": 0.01, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+MUON = {**ADAMW, "momentum": 0.95}
+
+
+def torch_optimizer(name, hyper, trained):
+    """The same optimizer of the library."""
+    rest = {k: hyper[k] for k in ("lr", "weight_decay")}
+    if name == "adamw":
+        betas = (hyper["beta1"], hyper["beta2"])
+        return torch.optim.AdamW(trained, betas=betas, eps=hyper["eps"], foreach=False, **rest)
+    return torch.optim.SGD(trained, momentum=hyper["momentum"], foreach=False, **rest)
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
@@ -233,16 +246,13 @@ def test_updates_equal_those_of_torch(name, hyper, clip):
     parameters = {n: torch.randn(3, 4, dtype=torch.float64) for n in ("a", "b", "frozen")}
     leaves = {n: p.clone().requires_grad_() for n, p in parameters.items()}
     trained = [leaves["a"], leaves["b"]]
-    if name == "adamw":
-        betas = (hyper["beta1"], hyper["beta2"])
-        rest = {k: hyper[k] for k in ("lr", "eps", "weight_decay")}
-        theirs = torch.optim.AdamW(trained, betas=betas, foreach=False, **rest)
-    else:
-        theirs = torch.optim.SGD(trained, foreach=False, **hyper)
+    theirs = torch_optimizer(name, hyper, trained)
     optimizer = Optimizer(name, hyper, clip)
-    states = {
-        n: {s: torch.zeros(3, 4, dtype=torch.float64) for s in optimizer.states} for n in ("a", "b")
-    }
+    (states,) = {u.states for u in (UPDATES[optimizer.rule.update(kind)] for kind in KINDS)}
+    values = Values(parameters, {
+        n: {s.name: torch.zeros(3, 4, dtype=torch.float64) for s in states} for n in ("a", "b")
+    })  # fmt: skip
+    seen = dict.fromkeys(parameters, Form("matrix", 1))
     for step in range(3):
         gradients = {n: torch.randn(3, 4, dtype=torch.float64) for n in ("a", "b")}
         for n, gradient in gradients.items():
@@ -250,5 +260,51 @@ def test_updates_equal_those_of_torch(name, hyper, clip):
         if clip:
             torch.nn.utils.clip_grad_norm_(trained, clip)
         theirs.step()
-        parameters, states = reference_update(optimizer, parameters, states, gradients, step)
-        assert_close(parameters, {n: leaf.detach() for n, leaf in leaves.items()}, 1e-13)
+        values = reference_update(optimizer, seen, values, gradients, step)
+        expected = {n: leaf.detach() for n, leaf in leaves.items()}
+        assert_close(values.parameters, expected, 1e-13)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (3, 5)])
+def test_muon_is_near_that_of_torch(shape):
+    """Which computes in bf16."""
+    torch.manual_seed(0)
+    start = torch.randn(shape)
+    leaf = start.clone().requires_grad_()
+    rest = {k: MUON[k] for k in ("lr", "momentum", "weight_decay")}
+    theirs = torch.optim.Muon([leaf], adjust_lr_fn="match_rms_adamw", **rest)
+    values = Values({"w": start}, {"w": {"momentum": torch.zeros(shape)}})
+    for step in range(3):
+        gradient = torch.randn(shape)
+        leaf.grad = gradient.clone()
+        theirs.step()
+        values = reference_update(
+            Optimizer("muon", MUON, 0.0), {"w": Form("matrix", 1)}, values, {"w": gradient}, step
+        )
+    moved = float((values.parameters["w"] - start).abs().max())
+    assert float((values.parameters["w"] - leaf).detach().abs().max()) < 0.03 * moved
+
+
+@pytest.mark.parametrize(
+    ("shape", "form", "states"),
+    [
+        ((6, 4), Form("matrix", 1), {"rows": (6,), "columns": (4,)}),
+        ((7,), Form("vector"), {"squares": (7,)}),
+    ],
+)
+def test_adafactor_equals_that_of_torch(shape, form, states):
+    torch.manual_seed(0)
+    start = torch.randn(shape, dtype=torch.float64)
+    leaf = start.clone().requires_grad_()
+    theirs = torch.optim.Adafactor([leaf], lr=0.1, weight_decay=0.02, foreach=False)
+    zeros = {name: torch.zeros(size, dtype=torch.float64) for name, size in states.items()}
+    values = Values({"w": start}, {"w": zeros})
+    optimizer = Optimizer("adafactor", {"lr": 0.1, "weight_decay": 0.02}, 0.0)
+    for step in range(4):
+        gradient = torch.randn(shape, dtype=torch.float64)
+        leaf.grad = gradient.clone()
+        size = leaf.detach().pow(2).mean().sqrt()
+        theirs.step()
+        values = reference_update(optimizer, {"w": form}, values, {"w": gradient}, step)
+        # Theirs takes the size of the parameter after its decay in no step but by name: as ours.
+        assert_close(values.parameters, {"w": leaf.detach()}, 1e-9 * float(size))

@@ -19,7 +19,8 @@ from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
 from autoplan.runtime.data import Shape, SyntheticBatches
 from autoplan.runtime.kernels.place import DTYPES
 from autoplan.runtime.random import initial
-from autoplan.runtime.reference import reference_step, reference_update
+from autoplan.runtime.reference import reference_step
+from autoplan.runtime.reference_optimizer import Values, forms, reference_update
 from autoplan.runtime.shards import local_slices
 from autoplan.runtime.verify import (
     StepRecord,
@@ -61,11 +62,10 @@ def run_of(trial):
         if states is None:
             zeros = {n: torch.zeros_like(parameters[n]) for n in gradients}
             states = {n: {"exp_avg": z, "exp_avg_sq": z} for n, z in zeros.items()}
-        after, new_states = reference_update(
-            trial.workload.optimizer, parameters, states, gradients, step
-        )
-        records.append(StepRecord(parameters, states, gradients, after, float(loss)))
-        parameters, states = after, new_states
+        before = Values(parameters, states)
+        after = reference_update(trial.workload.optimizer, forms(graph), before, gradients, step)
+        records.append(StepRecord(parameters, states, gradients, after.parameters, float(loss)))
+        parameters, states = after.parameters, after.states
     return records
 
 
@@ -161,7 +161,10 @@ def test_state_lost_between_steps_is_found_by_the_free_run_alone():
     for k in (1, 2):
         before = records[k].parameters if k == 1 else records[1].parameters_after
         loss, gradients = reference_step(trial.graph, before, trial.batch(k))
-        after, _ = reference_update(trial.workload.optimizer, before, zeros, gradients, k)
+        values = Values(before, zeros)
+        after = reference_update(
+            trial.workload.optimizer, forms(trial.graph), values, gradients, k
+        ).parameters
         records[k] = StepRecord(before, zeros, gradients, after, float(loss))
     verdict = verify(trial, records)
     assert not verdict.verified

@@ -31,7 +31,7 @@ TINY = DecoderConfig(
 )  # fmt: skip
 TIED = replace(
     TINY, family="gpt2", name="tiny-gpt", kv_heads=4, norm="layer_norm", activation="gelu_tanh",
-    gated=False, attention_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
+    gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
     tied_embeddings=True, residual_dropout=0.1, embedding_dropout=0.1,
 )  # fmt: skip
 
@@ -131,3 +131,26 @@ def one_stage(made: Engine, chain: Chain, shape: Shape, solution: Solution, agai
     """The Plan of decisions on one stage, `again` layers run again in backward."""
     cut = Partition((0, len(chain.order)), (again,), (0.0,), (0.0,))
     return made.plan(chain, shape, Estimate(solution, cut, 0.0))
+
+
+def random_request(rng: Random, overlap: bool = False, devices: tuple[int, ...] = (2,)) -> Request:
+    """A tiny decoder on a few devices with random links, batch and sequence."""
+    count = rng.choice(devices)
+    fans = rng.choice(((4,), (2, 2))) if count == 4 else (count,)
+    levels = [
+        Level(f"level{i}", fan, 10 ** rng.uniform(7, 9.5), rng.choice((0.0, 10 ** rng.uniform(-6, -4))))
+        for i, fan in enumerate(fans)
+    ]  # fmt: skip
+    hardware = machine(*levels, overlap=overlap, launch=10 ** rng.uniform(-7, -5))
+    config = replace(
+        TINY, layers=rng.randint(1, 3), kv_heads=rng.choice((1, 2, 4)), gated=rng.random() < 0.7,
+        hidden=rng.choice((8, 12, 16, 24)), ffn=rng.choice((16, 24, 48)), vocab=rng.choice((24, 32, 64)),
+    )  # fmt: skip
+    batch, seq_len = rng.choice((1, 2, 2, 3)), rng.choice((4, 8, 12))
+    return request(config, hardware, batch, seq_len, rng.choice(("fp32", "bf16_mixed")))
+
+
+def with_memory(asked: Request, memory: float) -> Request:
+    """The same question about devices with that many bytes."""
+    kind = replace(asked.hardware.device, memory=int(memory))
+    return replace(asked, hardware=replace(asked.hardware, device=kind))

@@ -13,7 +13,8 @@ Statistics (norms, log-sum-exps, softmax) are computed in fp32 at least, fp64 if
 Offsets into the whole tensor come from the `shard` attribute and the rank's `Place`; the first
 sequence of a micro-batch from the `StepContext`.
 
-One module a family: `linear` `norms` `pointwise` `rotary` `attention` `vocabulary` `optimizer`.
+One module a family: `linear` `norms` `pointwise` `rotary` `attention` `vocabulary` `optimizer`
+`muon` `adafactor`.
 `collective` holds the local parts of communication, which transports call themselves.
 """
 
@@ -24,8 +25,10 @@ from collections.abc import Callable, Sequence
 from autoplan.errors import CheckError, nearest
 from autoplan.ir.program import Instr, Register
 from autoplan.runtime.kernels import (
+    adafactor,
     attention,
     linear,
+    muon,
     norms,
     optimizer,
     pointwise,
@@ -44,6 +47,8 @@ KERNELS: dict[str, Callable[[Site], Kernel]] = {
     **attention.KERNELS,
     **vocabulary.KERNELS,
     **optimizer.KERNELS,
+    **muon.KERNELS,
+    **adafactor.KERNELS,
 }
 """Operator -> builder of its kernel."""
 

@@ -30,6 +30,7 @@ class Attention:
     Attributes:
         scale: of the scores.
         causal: whether a query sees only keys at its own and earlier positions.
+        window: how many of those it sees, its own the last; 0 for all.
         dropout: probability, 0 for none.
         key: name of the operator, for the mask.
         sizes: global sizes of q's dims b s g r d.
@@ -38,6 +39,7 @@ class Attention:
 
     scale: float
     causal: bool
+    window: int
     dropout: float
     key: str
     sizes: tuple[int, ...]
@@ -50,6 +52,7 @@ class Attention:
         return cls(
             site.attr("scale"),
             site.attr("causal"),
+            site.instr.attr("window", 0),
             dropout,
             site.attr("key") if dropout else "",
             *site.region(site.operand(q)),
@@ -57,19 +60,27 @@ class Attention:
 
     def hidden(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """True where query i of this rank must not see key j."""
-        hidden = torch.ones(queries, keys, dtype=torch.bool, device=device)
-        return hidden.triu_(self.offsets[1] + 1)
+        first = self.offsets[1]
+        hidden = torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(first + 1)
+        if 0 < self.window < keys:
+            hidden.logical_or_(torch.ones_like(hidden).tril_(first - self.window))
+        return hidden
 
     def flash_mask(self, q: Tensor, k: Tensor) -> dict[str, bool | Tensor | None]:
         """The mask as the flash kernel takes it.
 
         Its `is_causal` aligns the first query with the first key, wrong for any other prefix, so a
-        shard of the queries gets an additive mask, which must have the queries' dtype.
+        shard of the queries, like a window, gets an additive mask, which must have their dtype.
         """
         queries, keys = q.shape[1], k.shape[1]
         aligned = queries == keys and self.offsets[1] == 0
-        if not self.causal or aligned:
+        windowed = 0 < self.window < keys
+        if not self.causal or (aligned and not windowed):
             return {"is_causal": self.causal, "attn_mask": None}
+        if windowed:
+            hidden = self.hidden(queries, keys, q.device)
+            mask = torch.zeros(queries, keys, dtype=q.dtype, device=q.device)
+            return {"is_causal": False, "attn_mask": mask.masked_fill_(hidden, -torch.inf)}
         mask = torch.full((queries, keys), -torch.inf, dtype=q.dtype, device=q.device)
         return {"is_causal": False, "attn_mask": mask.triu_(self.offsets[1] + 1)}
 

@@ -1,4 +1,4 @@
-"""The gradient norm and the optimizer steps, all in place and in blocks of bounded temporaries."""
+"""The gradient norm and elementwise optimizer steps, in place and in blocks of few temporaries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from autoplan.runtime.kernels.place import Kernel, Site, StepContext, statistic
 
 NORM_EPS = 1e-6
 """Source: torch.nn.utils.clip_grad_norm_."""
+GROWTH, BACKOFF = 2.0, 0.5
+"""Of the loss scale. Source: torch.amp.GradScaler."""
 
 
 def square_sum(site: Site) -> Kernel:
@@ -43,16 +45,41 @@ def square_sum(site: Site) -> Kernel:
 
 
 def clip_factor(site: Site) -> Kernel:
-    """min(1, clip / (norm + 1e-6)), or 1 without a clip."""
+    """min(1, clip / (norm + 1e-6)), or 1 without a clip.
+
+    With a loss scale the norm is that of scaled gradients. The factor takes the scale off; it is 0
+    where the norm is not finite, and stands beside the number of steps taken before.
+    """
     clip = site.attr("clip")
 
-    def kernel(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        (squares,) = operands
+    def clipped(norm: Tensor) -> Tensor:
         if not clip:
-            return (torch.ones_like(squares),)
-        return (squares.sqrt().add_(NORM_EPS).reciprocal_().mul_(clip).clamp_(max=1.0),)
+            return torch.ones_like(norm)
+        return norm.add_(NORM_EPS).reciprocal_().mul_(clip).clamp_(max=1.0)
 
-    return kernel
+    def kernel(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (clipped(operands[0].sqrt()),)
+
+    def scaled(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        squares, scale, counts = operands
+        finite = squares.isfinite()
+        value = clipped(squares.sqrt() / scale) / scale
+        factor = torch.stack((value.masked_fill_(~finite, 0), counts[1]))
+        good = counts[0].add(1).masked_fill_(~finite, 0)
+        grows = good >= site.attr("growth_interval")
+        scale.mul_(torch.where(finite, torch.where(grows, GROWTH, 1.0), BACKOFF))
+        counts.copy_(torch.stack((good.masked_fill_(grows, 0), counts[1] + finite)))
+        return (factor, scale, counts)
+
+    return scaled if len(site.instr.ins) > 1 else kernel
+
+
+def settled(context: StepContext, factor: Tensor) -> tuple[Tensor, int] | None:
+    """(factor on gradients, optimizer steps taken before), or None for a step to be skipped."""
+    if factor.dim() == 0:
+        return factor, context.step
+    value, steps = factor.tolist()
+    return (factor[0], int(steps)) if value else None
 
 
 Update = Callable[[int, Tensor, Tensor, list[Tensor]], None]
@@ -65,13 +92,17 @@ def _in_blocks(states: int, update: Update) -> Kernel:
     """
 
     def kernel(context: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        param, grad, factor = operands[:3]
+        param, grad = operands[:2]
+        known = settled(context, operands[2])
+        if known is None:
+            return (param, *operands[3:])
+        factor, step = known
         value = operands[3 + states] if len(operands) > 3 + states else param
         exact = statistic(value.dtype)
         tensors = (value, grad, *operands[3 : 3 + states])
         for block in zip(*(torch.split(t.view(-1), BLOCK) for t in tensors), strict=True):
             p, g, *rest = (t.to(exact) for t in block)
-            update(context.step, p, g * factor.to(exact), rest)
+            update(step, p, g * factor.to(exact), rest)
             for stored, new in zip((block[0], *block[2:]), (p, *rest), strict=True):
                 if stored is not new:
                     stored.copy_(new)
@@ -100,6 +131,22 @@ def adamw(site: Site) -> Kernel:
     return _in_blocks(2, update)
 
 
+def lion(site: Site) -> Kernel:
+    """The sign of a short mean of gradients, with decoupled weight decay.
+
+    Source: Chen et al. 2023, Symbolic Discovery of Optimization Algorithms, program 1.
+    """
+    lr, beta1, beta2 = site.attr("lr"), site.attr("beta1"), site.attr("beta2")
+    decay = site.attr("weight_decay")
+
+    def update(_: int, p: Tensor, g: Tensor, states: list[Tensor]) -> None:
+        (mean,) = states
+        p.mul_(1 - lr * decay).sub_(mean.lerp(g, 1 - beta1).sign_(), alpha=lr)
+        mean.lerp_(g, 1 - beta2)
+
+    return _in_blocks(1, update)
+
+
 def sgd(site: Site) -> Kernel:
     """SGD with momentum and coupled weight decay; the buffer starts at 0.
 
@@ -119,5 +166,6 @@ KERNELS: dict[str, Callable[[Site], Kernel]] = {
     "square_sum": square_sum,
     "clip_factor": clip_factor,
     "adamw": adamw,
+    "lion": lion,
     "sgd": sgd,
 }

@@ -36,6 +36,16 @@ def accumulate(site: Site) -> Kernel:
     return kernel
 
 
+def cast(site: Site) -> Kernel:
+    """The same values in the result's dtype."""
+    dtype = site.dtype()
+
+    def kernel(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (operands[0].to(dtype, copy=True),)
+
+    return kernel
+
+
 def scale(site: Site) -> Kernel:
     """The product x * factor."""
     factor, dtype = site.attr("factor"), site.dtype()
@@ -50,6 +60,8 @@ def _activation(name: str) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor
     """(x -> fn(x), (dy, x) -> dx) of an activation."""
     if name == "silu":
         return F.silu, aten.silu_backward
+    if name == "relu":
+        return F.relu, lambda dy, x: aten.threshold_backward(dy, x, 0)
     approximate = {"gelu": "none", "gelu_tanh": "tanh"}[name]
     return (
         lambda x: F.gelu(x, approximate=approximate),
@@ -138,6 +150,7 @@ def slice_part(site: Site) -> Kernel:
 KERNELS: dict[str, Callable[[Site], Kernel]] = {
     "add": add,
     "accumulate": accumulate,
+    "cast": cast,
     "scale": scale,
     "activation": activation,
     "activation_grad": activation_grad,

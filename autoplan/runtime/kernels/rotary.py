@@ -36,8 +36,11 @@ def inverse_frequencies(width: int, theta: float, scaling: Scaling | None) -> Te
 
 
 def rotary(site: Site) -> Kernel:
-    """Pairs (x_i, x_{i + d/2}) turned by sign * position * frequency_i; sign -1 is the backward."""
-    width, middle = site.operand(0)[-1], len(site.operand(0)) - 3
+    """Pairs (x_i, x_{i + width/2}) turned by sign * position * frequency_i.
+
+    Sign -1 is the backward. Values of a head beyond `width` stay as they are.
+    """
+    width, middle = site.instr.attr("width", site.operand(0)[-1]), len(site.operand(0)) - 3
     sign, half = site.attr("sign"), width // 2
     frequencies = inverse_frequencies(width, site.attr("theta"), site.attr("scaling"))
     dtype = site.dtype()
@@ -49,10 +52,11 @@ def rotary(site: Site) -> Kernel:
         angles = angles.view(*positions.shape, *(1,) * middle, half)
         exact = statistic(x.dtype)
         cos, sin = angles.cos().to(exact), angles.sin().mul_(sign).to(exact)
-        first, second = x[..., :half], x[..., half:]
+        first, second = x[..., :half], x[..., half:width]
         y = torch.empty_like(x, dtype=exact)
         torch.mul(first, cos, out=y[..., :half]).sub_(second * sin)
-        torch.mul(second, cos, out=y[..., half:]).add_(first * sin)
+        torch.mul(second, cos, out=y[..., half:width]).add_(first * sin)
+        y[..., width:].copy_(x[..., width:])
         return (y.to(dtype),)
 
     return kernel

@@ -22,14 +22,15 @@ def _local_rows(ids: Tensor, offset: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def embedding(site: Site) -> Kernel:
-    """x[b s m] = table[ids], 0 for the rows of other shards."""
+    """x[b s m] = table[ids + offset], 0 for the rows of other shards."""
     count = site.operand(1)[0]
     sizes, offsets = site.region(site.operand(1))
+    start = offsets[0] - site.instr.attr("offset", 0)
     shape, dtype = site.result(), site.dtype()
 
     def kernel(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
         ids, table = operands
-        rows, inside = _local_rows(ids, offsets[0], count)
+        rows, inside = _local_rows(ids, start, count)
         x = table.index_select(0, rows.view(-1)).view(shape)
         if sizes[0] != count:
             x.masked_fill_(~inside.unsqueeze(-1), 0)
@@ -42,6 +43,7 @@ def embedding_grad(site: Site) -> Kernel:
     """dtable[v m]: each row the sum of dy over the positions of its id."""
     count, width = site.result()
     _, offsets = site.region(site.result())
+    start = offsets[0] - site.instr.attr("offset", 0)
     dtype = site.dtype()
 
     def kernel(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -50,7 +52,7 @@ def embedding_grad(site: Site) -> Kernel:
             total = operands[2]
         else:
             total = torch.zeros((count, width), dtype=dtype, device=dy.device)
-        rows, inside = _local_rows(ids, offsets[0], count)
+        rows, inside = _local_rows(ids, start, count)
         values = dy.to(dtype).masked_fill(~inside.unsqueeze(-1), 0)
         total.index_add_(0, rows.view(-1), values.view(-1, width))
         return (total,)
@@ -86,19 +88,21 @@ def xent_loss(site: Site) -> Kernel:
 
 
 def xent_grad(site: Site) -> Kernel:
-    """Gradient of the logits: (exp(logits - lse) - onehot) * valid / count."""
+    """Gradient of the logits: (exp(logits - lse) - onehot) * valid / count, times a loss scale."""
     size = site.operand(0)[2]
     _, offsets = site.region(site.operand(0))
     dtype = site.dtype()
 
     def kernel(_: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        logits, stats, targets, count = operands
+        logits, stats, targets, count = operands[:4]
         exact = stats.dtype
         rows, inside = _local_rows(targets, offsets[2], size)
         gradient = torch.sub(logits, stats[..., :1]).exp_()
         gradient.scatter_add_(-1, rows.unsqueeze(-1), -inside.to(exact).unsqueeze(-1))
         # A bool divided by an int would be fp32 even here, hence the explicit dtypes.
         weight = (targets != MASKED).to(exact) / count.to(exact)
+        if len(operands) > 4:
+            weight.mul_(operands[4])
         return (gradient.mul_(weight.unsqueeze(-1)).to(dtype),)
 
     return kernel

@@ -1,0 +1,244 @@
+"""The best step of a candidate by an integer programme: decisions, stages, recomputing and memory at once.
+
+    minimise   sum_s t_s + (M - 1) max_s t_s + max_s once_s + constants
+    t_s      = sum of its blocks: max(XF, WF) + max(XB + RG, WB), or + where nothing overlaps
+    so that    memory_s <= limit_s
+
+Where stages are cut and how many layers are run again is enumerated; everything else is columns: a value
+of each variable, and an option with the values that it depends on. It shares with the search the tables
+and the closed form of a step, and nothing of how their minimum is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from math import inf
+
+import numpy as np
+from scipy.optimize import LinearConstraint, milp
+from scipy.sparse import coo_matrix
+
+from autoplan.cost import Pricer
+from autoplan.pipeline import in_flight
+from autoplan.search import Request
+from autoplan.search.candidates import Shape, arrangements, divisors, factorisations
+from autoplan.search.chain import Chain, Pace, Room, is_layer
+from autoplan.search.engine import Engine
+from autoplan.search.tables import CHANNEL, COUNT
+from tests.search.cases import FREE
+
+IMPOSSIBLE = 1e12
+MILLI = 1e3
+"""Seconds and bytes are scaled, since solvers have absolute tolerances."""
+KIB = 1e-3
+
+Row = dict[int, float]
+
+
+def add(*terms: tuple[float, Row]) -> Row:
+    """A weighted sum of linear expressions."""
+    total: Row = {}
+    for factor, row in terms:
+        for column, value in row.items():
+            total[column] = total.get(column, 0.0) + factor * value
+    return total
+
+
+@dataclass
+class Programme:
+    """Columns and rows under construction."""
+
+    upper: list[float] = field(default_factory=list)
+    integral: list[int] = field(default_factory=list)
+    rows: list[tuple[Row, float, float]] = field(default_factory=list)
+
+    def column(self, upper: float = inf, integral: bool = False) -> int:
+        self.upper.append(upper)
+        self.integral.append(int(integral))
+        return len(self.upper) - 1
+
+    def between(self, low: float, row: Row, high: float) -> None:
+        self.rows.append((row, low, high))
+
+    def at_least(self, *rows: Row) -> Row:
+        """A new quantity that is no less than any of these (or than 0)."""
+        column = self.column()
+        for row in rows:
+            self.between(0.0, add((1.0, {column: 1.0}), (-1.0, row)), inf)
+        return {column: 1.0}
+
+    def least(self, objective: Row) -> float:
+        """The minimum, or infinity if nothing is feasible."""
+        entries = [(r, c, v) for r, (row, _, _) in enumerate(self.rows) for c, v in row.items()]
+        i, j, v = (np.array(part) for part in zip(*entries, strict=True))
+        matrix = coo_matrix((v, (i, j)), (len(self.rows), len(self.upper))).tocsr()
+        low, high = (np.array(side) for side in list(zip(*self.rows, strict=True))[1:])
+        cost = np.zeros(len(self.upper))
+        cost[list(objective)] = list(objective.values())
+        found = milp(
+            cost, constraints=LinearConstraint(matrix, low, high), integrality=self.integral,
+            bounds=(0, np.array(self.upper)), options={"mip_rel_gap": 0.0},
+        )  # fmt: skip
+        if found.status == 2:
+            return inf
+        assert found.success, found.message
+        return float(found.fun)
+
+
+class ChainProgramme(Programme):
+    """Decisions of all blocks of a chain, and what they cost.
+
+    Attributes:
+        totals: block -> channel -> expression, seconds in milliseconds and bytes in units of 1000.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__()
+        self.chain = chain
+        self.totals: dict[str, dict[str, Row]] = {}
+        shared: list[int] | None = None
+        for name, tables in chain.tables.items():
+            assert tables.shared is None, "no tied parameters here"
+            values: list[list[int]] = []
+            for variable, domain in enumerate(tables.domains):
+                if variable == tables.space.boundary and shared is not None:
+                    values.append(shared)
+                    continue
+                values.append([self.column(1.0, integral=True) for _ in domain])
+                self.between(1.0, dict.fromkeys(values[-1], 1.0), 1.0)
+            shared = values[tables.space.boundary]
+            self.totals[name] = {channel: {} for channel in CHANNEL}
+            for chooser in tables.choosers:
+                self._factor(name, chooser.values, [values[v] for v in chooser.scope])
+
+    def _factor(self, block: str, table: np.ndarray, values: Sequence[Sequence[int]]) -> None:
+        """A column per option and values; along each variable they add up to that value's."""
+        shape = table.shape[1:]
+        flat = table.reshape(COUNT, -1)
+        legal = np.abs(flat).max(axis=0) < IMPOSSIBLE
+        columns = np.array([self.column(1.0 if ok else 0.0) for ok in legal]).reshape(shape)
+        for axis, mine in enumerate(values):
+            for value, column in enumerate(mine):
+                cells = columns.take(value, axis=axis + 1).ravel()
+                self.between(0.0, {**dict.fromkeys(map(int, cells), 1.0), column: -1.0}, 0.0)
+        for channel, index in CHANNEL.items():
+            scale = KIB if channel.startswith("M") else MILLI
+            row = self.totals[block][channel]
+            for column, value, ok in zip(columns.ravel(), flat[index], legal, strict=True):
+                if ok and value:
+                    row[int(column)] = scale * float(value)
+
+    def beside(self, compute: Row, weights: Row, overlaps: bool) -> Row:
+        """Two streams: the longer one, or one after the other."""
+        return self.at_least(compute, weights) if overlaps else add((1.0, compute), (1.0, weights))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """First instance of each stage and the end; layers of each stage that are run again."""
+
+    bounds: tuple[int, ...]
+    again: tuple[int, ...]
+
+
+def cuts(chain: Chain, stages: int, recompute: bool) -> Iterator[Cut]:
+    """Every way to give each stage at least one layer, and to run some of them again."""
+    layer = [is_layer(name) for name in chain.order]
+    for inner in combinations(range(1, len(layer)), stages - 1):
+        bounds = (0, *inner, len(layer))
+        counts = [sum(layer[i:j]) for i, j in zip(bounds, bounds[1:], strict=False)]
+        if min(counts) >= 1:
+            for again in product(*(range(n + 1) if recompute else (0,) for n in counts)):
+                yield Cut(bounds, again)
+
+
+def best_cut(chain: Chain, cut: Cut, pace: Pace, room: Room, pricer: Pricer) -> float:
+    """The least step of a candidate with given stages, or infinity."""
+    made = ChainProgramme(chain)
+    both, again, once = _seconds(made, pricer)
+    seconds, lasts = [], []
+    for stage, (i, j) in enumerate(zip(cut.bounds, cut.bounds[1:], strict=False)):
+        names = chain.order[i:j]
+        count = cut.again[stage]
+        parts = [(1.0, both[name]) for name in names] + [(float(count), again)]
+        seconds.append(add(*parts))
+        lasts.append(add(*((1.0, once[name]) for name in names)))
+        flight = in_flight(room.schedule, stage, pace.stages, pace.micro_batches)
+        _limit(made, names, (flight, count), KIB * room.limits[stage])
+    slowest = made.at_least(*seconds)
+    end = made.at_least(*lasts)
+    rest = pace.micro_batches - 1
+    objective = add(*((1.0, row) for row in seconds), (float(rest), slowest), (1.0, end))
+    hops = 2 * room.hop * (pace.stages - 1)
+    waiting = hops * (1.0 + (rest / pace.stages if room.schedule == "1f1b" else 0.0))
+    return made.least(objective) / MILLI + waiting + pricer.fixed_step
+
+
+def _seconds(made: ChainProgramme, pricer: Pricer) -> tuple[Mapping[str, Row], Row, Mapping[str, Row]]:
+    """Per block a micro-batch's seconds and those once a step; and how much more running a layer again
+    takes."""
+    both, once, again = {}, {}, {}
+    for name, get in made.totals.items():
+        kept = add((1.0, get["XB"]), (1.0, get["RG"]))
+        more = add((1.0, get["XB"]), (1.0, get["RC"]))
+        forward = made.beside(get["XF"], get["WF"], pricer.overlaps)
+        backward = made.beside(kept, get["WB"], pricer.overlaps)
+        both[name] = add((1.0, forward), (1.0, backward))
+        reduction = get["OK"]
+        if pricer.overlaps:
+            longer = made.at_least(kept, add((1.0, get["WB"]), (1.0, get["OK"])))
+            reduction = add((1.0, longer), (-1.0, backward))
+        once[name] = add((1.0, get["ON"]), (1.0, reduction))
+        if is_layer(name):
+            slower = made.beside(more, get["WB"], pricer.overlaps)
+            again = made.at_least(add((1.0, slower), (-1.0, backward)))
+    return both, again, once
+
+
+def _limit(made: ChainProgramme, names: Sequence[str], stage: tuple[int, int], limit: float) -> None:
+    """What a stage holds, at the block whose saved tensors are the largest transient."""
+    flight, again = stage
+    held = add(
+        *((1.0, made.totals[name]["MW"]) for name in names),
+        *((float(flight), made.totals[name][m]) for name in names for m in ("MA", "MX")),
+        (-float(flight * again), made.totals["layer"]["MA"]),
+    )
+    for name in dict.fromkeys(names):
+        made.between(-inf, add((1.0, held), (1.0, made.totals[name]["MA"])), limit)
+
+
+def shapes(request: Request) -> Iterator[Shape]:
+    """Every candidate: all depths, meshes, orders in the machine and micro-batches."""
+    count = request.hardware.count
+    for stages in divisors(count):
+        if stages > request.config.layers:
+            continue
+        for sizes in factorisations(count // stages):
+            for mesh, stride in arrangements(request.hardware, sizes, stages):
+                for micro_batches in divisors(request.workload.global_batch_size):
+                    yield Shape(stages, mesh, stride, micro_batches, "1f1b")
+
+
+def best_step(request: Request, made: Engine, recompute: bool = False) -> tuple[float, int]:
+    """The least estimated step of all candidates, or infinity if nothing fits; and its stages.
+
+    Args:
+        request: the question.
+        made: where its tables are built.
+        recompute: try running layers again, which pays only where memory is short.
+    """
+    best, stages = inf, 0
+    for shape in shapes(request):
+        chain = made.chain(shape, FREE)
+        if chain is None:
+            continue
+        flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
+        pace = Pace(shape.stages, shape.micro_batches, flight, 0.0, None, False)
+        room = made.room(shape, FREE, (0.0,) * shape.stages)
+        for cut in cuts(chain, shape.stages, recompute):
+            step = best_cut(chain, cut, pace, room, made.pricer)
+            if step < best:
+                best, stages = step, shape.stages
+    return best, stages

@@ -1,0 +1,221 @@
+"""What people have named comes out by itself, on machines and workloads stated here.
+
+Two layers of real widths; every number of the machines is in this file, so that profiles may change.
+Source of where each is the optimum: Narayanan et al. 2021 (columns, then rows, inside a node), Korthikanti
+et al. 2022 (norms on split positions), Rajbhandari et al. 2020 (optimizer, gradients, parameters split),
+Xu et al. 2021, GSPMD (both dims of a weight over a grid of devices).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+import pytest
+
+from autoplan.describe import describe
+from autoplan.frontends import build_graph, training_step
+from autoplan.ir.layout import B, Layout, Mesh, P, S
+from autoplan.ir.machine import Device, Hardware, Host, Level, name_axes
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.plan import Plan
+from autoplan.ir.program import COLLECTIVES
+from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
+from autoplan.lower import lower
+from autoplan.presets import parse_pins
+from autoplan.search import Ranked, Request, search
+from autoplan.search.candidates import Shape
+from autoplan.search.engine import Limit
+from autoplan.search.outer import Search
+from tests.search.cases import FREE, HYPER, random_request, stack
+
+GIB = 1 << 30
+LIKE_A100 = Device(
+    "like-a100", 80 * GIB, {"bf16": 312e12, "fp32": 19.5e12}, 312e12, 2e12, 0.8, 2.5e9, 0.31, 0.85, 4.5e-6
+)
+GPT3 = DecoderConfig(
+    "gpt2", "gpt3-width", hidden=12288, layers=2, heads=96, kv_heads=96, head_dim=128, ffn=49152,
+    vocab=51200, max_positions=2048, norm="layer_norm", activation="gelu_tanh", gated=False,
+    qkv_bias=True, output_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
+)  # fmt: skip
+LLAMA_13B = DecoderConfig(
+    "llama", "13b-width", hidden=5120, layers=2, heads=40, kv_heads=40, head_dim=128, ffn=13824,
+    vocab=32000, max_positions=4096,
+)  # fmt: skip
+
+
+def node(devices: int, bandwidth: float, latency: float, gib: float) -> Hardware:
+    """Devices that all reach each other alike."""
+    kind = replace(LIKE_A100, memory=int(gib * GIB))
+    level = Level("gpu", devices, bandwidth, latency, efficiency=0.8)
+    return Hardware("stated", kind, (level,), Host(1 << 40, 64, 25e9), devices_per_node=devices)
+
+
+def question(
+    config: DecoderConfig, hardware: Hardware, batch: int, seq_len: int, pins: tuple[str, ...] = ()
+) -> Request:
+    """How to train it in mixed precision with AdamW."""
+    graph = training_step(build_graph(config, seq_len))
+    workload = Workload("train", batch, seq_len, PRECISIONS["bf16_mixed"], Optimizer("adamw", HYPER))
+    return Request(graph, config, hardware, stack(floor=5e-4), workload, parse_pins(pins))
+
+
+def best(asked: Request) -> tuple[Plan, dict[str, object]]:
+    """The fastest plan, and what people call it."""
+    plan = search(asked).plans[0].plan
+    return plan, describe(asked.graph, plan)
+
+
+def test_columns_then_rows_with_norms_on_split_positions():
+    """One sequence of 2048 on eight devices; memory has little room beside split weights."""
+    asked = question(GPT3, node(8, 700e9, 2e-5, 12.4), 1, 2048)
+    plan, words = best(asked)
+    assert {key: words[key] for key in ("tp", "tp2", "cp", "dp", "pp", "sp")} == {
+        "tp": 8, "tp2": 1, "cp": 1, "dp": 1, "pp": 1, "sp": True
+    }  # fmt: skip
+    layer = plan.strategies["layer"]
+    assert {group: layer.splits[group] for group in ("q", "kv", "attention", "o")} == {
+        "q": ("g",), "kv": ("g",), "attention": ("g",), "o": ("g",)
+    }  # fmt: skip
+    assert {layer.splits[group] for group in ("up", "act", "down")} == {("f",)}
+    assert {layer.splits[group] for group in ("attention_norm", "mlp_norm")} == {("s",)}
+    split, whole = (S("s"),), (B,)
+    assert layer.homes["x"].value == layer.homes["attention"].value == split
+    assert layer.homes["attention_norm.out"].value == whole
+    assert layer.homes["attention_norm.out"].gradient == (P(),)
+    assert collectives(asked, plan) == ["all_gather", "reduce_scatter"] * 2
+
+
+def collectives(asked: Request, plan: Plan) -> list[str]:
+    """What a layer's forward sends, in order."""
+    code = lower(asked.graph, plan).stages[0].segments["layer/F"].code
+    return [instr.op for instr in code if instr.op in COLLECTIVES]
+
+
+def test_optimizer_state_alone_is_split_where_there_is_room():
+    """Several micro-batches over links too slow to gather weights for each of them."""
+    plan, words = best(question(LLAMA_13B, node(8, 16e9, 9e-6, 16), 64, 4096, ("pp=1",)))
+    assert (words["dp"], words["zero"]) == (8, 1)
+    assert words["micro_batches"] > 1
+    weights = {"w_q", "w_k", "w_v", "w_o", "w_up", "w_gate", "w_down"}
+    for name in weights:
+        stored = plan.strategies["layer"].stored[name]
+        assert _splits(stored.parameter) == 0
+        assert stored.gradient == (P(),)
+        assert _splits(stored.optimizer) == 1
+
+
+def test_parameters_are_split_where_there_is_none():
+    """One micro-batch: each weight is gathered where it is used and nowhere else."""
+    asked = question(LLAMA_13B, node(8, 300e9, 9e-6, 8), 8, 4096, ("pp=1",))
+    plan, words = best(asked)
+    assert (words["dp"], words["zero"], words["micro_batches"]) == (8, 3, 1)
+    for name in ("w_q", "w_o", "w_up", "w_down"):
+        stored = plan.strategies["layer"].stored[name]
+        assert _splits(stored.parameter) == _splits(stored.gradient) == 1
+    slower = search(replace(asked, pins=parse_pins(["dp=8,zero=1,recompute=none|full,micro_batch=1"])))
+    assert slower.plans[0].timeline.step_time > search(asked).plans[0].timeline.step_time
+
+
+def _splits(layout: Layout) -> int:
+    return sum(p.kind == "S" for p in layout)
+
+
+def test_both_dims_of_weights_are_split_with_less_traffic_than_one():
+    """One sequence on sixteen devices with slow links: a grid of rows and columns."""
+    asked = question(GPT3, node(16, 50e9, 2e-6, 8), 1, 2048, ("pp=1",))
+    made = Search(asked)
+    winner = search(asked).plans[0]
+    words = describe(asked.graph, winner.plan)
+    assert (words["tp"], words["tp2"], words["dp"], words["cp"]) == (8, 2, 1, 1)
+    alike = on_one_axis(made)
+    assert sent(made, winner.plan) < 0.9 * sent(made, alike.plan)
+    assert winner.timeline.step_time < alike.timeline.step_time
+
+
+def on_one_axis(made: Search) -> Ranked:
+    """The best plan where all devices are one axis: what it does to one dim, it does alike on all."""
+    hardware = made.request.hardware
+    mesh = Mesh(name_axes(hardware, [(hardware.count, 1)]))
+    shape = Shape(1, mesh, 0, 1, "1f1b")
+    chain = made.engine.chain(shape, FREE)
+    assert chain is not None
+    found = made.engine.solve(chain, shape, FREE, Limit((0.0,), float("inf")))
+    assert found is not None
+    ranked = made.evaluate(made.engine.plan(chain, shape, found))
+    assert made.fits(ranked)
+    return ranked
+
+
+def sent(made: Search, plan: Plan) -> float:
+    """Bytes that a rank sends in forward and backward of a layer.
+
+    Source: ring and pairwise exchange of n ranks with an input of V bytes: all_gather (n-1) V,
+    reduce_scatter and all_to_all (n-1)/n V, all_reduce 2 (n-1)/n V.
+    """
+    stage = lower(made.request.graph, plan).stages[0]
+    total = 0.0
+    for key in ("layer/F", "layer/B.first"):
+        segment = stage.segments[key]
+        for instr in segment.code:
+            if instr.op in COLLECTIVES:
+                nbytes = sum(segment.registers[r].nbytes for r in instr.ins)
+                n = 1
+                for axis in instr.attr("axes"):
+                    n *= stage.mesh.sizes[axis]
+                share = {"all_gather": n - 1.0, "all_reduce": 2.0 * (n - 1) / n}
+                total += share.get(instr.op, (n - 1) / n) * nbytes
+    return total
+
+
+# --- more of anything never hurts -------------------------------------------------------------------
+
+
+@cache
+def least(seed: int) -> float:
+    """The best estimate of a random case: memory loose, nothing overlaps, so that it is exact."""
+    return estimate(random_request(Random(seed), devices=(2, 3)))
+
+
+def estimate(asked: Request) -> float:
+    return Search(asked)._explore(float("inf"))[0].estimate.step_time
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_faster_link_is_never_worse(seed):
+    asked = random_request(Random(seed), devices=(2, 3))
+    levels = tuple(
+        replace(level, bandwidth=1.7 * level.bandwidth, latency=0.5 * level.latency)
+        for level in asked.hardware.levels
+    )
+    faster = replace(asked, hardware=replace(asked.hardware, levels=levels))
+    assert estimate(faster) <= least(seed) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("what", ["peak_flops", "memory_bandwidth", "launch"])
+def test_a_faster_device_is_never_worse(seed, what):
+    asked = random_request(Random(seed), devices=(2, 3))
+    kind = asked.hardware.device
+    peaks = {dtype: 1.5 * peak for dtype, peak in kind.peak_flops.items()}
+    better = {
+        "peak_flops": peaks, "memory_bandwidth": 1.5 * kind.memory_bandwidth, "launch": 0.5 * kind.launch
+    }  # fmt: skip
+    faster = replace(kind, **{what: better[what]})
+    assert estimate(replace(asked, hardware=replace(asked.hardware, device=faster))) <= least(seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_memory_is_never_worse(seed):
+    asked = random_request(Random(seed), devices=(2, 3))
+    kind = replace(asked.hardware.device, memory=4 * asked.hardware.device.memory)
+    assert estimate(replace(asked, hardware=replace(asked.hardware, device=kind))) <= least(seed)
+
+
+@pytest.mark.parametrize("pins", ["pp=1", "recompute=full", "zero=0", "tp=1", "micro_batch=1"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_larger_space_is_never_worse(seed, pins):
+    asked = random_request(Random(seed), devices=(2, 3))
+    rows = Search(replace(asked, pins=parse_pins([pins])))._explore(float("inf"))
+    assert all(row.estimate.step_time >= least(seed) * (1 - 1e-12) for row in rows)
