@@ -16,6 +16,10 @@ from autoplan.units import format_bytes, format_seconds
 from autoplan.workflow import Options, Question, RunRequest, plan_run
 
 STEPS = 6
+HEAD = (
+    "model", "pins", "batch", "predicted", "interval", "measured", "ratio", "interval holds",
+    "memory counted and simulated", "load",
+)  # fmt: skip
 CASES = (
     ("tiny-llama", 1, "dp=1", 8, 128),
     ("tiny-llama", 2, "dp=2,zero=0", 8, 128),
@@ -53,10 +57,8 @@ def row(model: str, ranks: int, pins: str, batch: int, seq_len: int) -> str:
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    head = ("model", "pins", "batch", "predicted", "interval", "measured", "ratio", "interval holds",
-            "memory counted and simulated", "load")  # fmt: skip
-    print(f"| {' | '.join(head)} |")
-    print("|" + "---|" * len(head))
+    print(f"| {' | '.join(HEAD)} |")
+    print("|" + "---|" * len(HEAD))
     for case in CASES:
         print(row(*case), flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ import pytest
 
 if TYPE_CHECKING:
     from autoplan.runtime.pool import Pool
+
+# Read by torch when a test imports it. On several threads small tensors are slower, on a busy
+# machine several times so; and workers are forked, which other threads do not survive.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

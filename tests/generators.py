@@ -21,6 +21,7 @@ from autoplan.ir.graph import Block, Graph
 from autoplan.ir.layout import Axis, B, Layout, Mesh, P, Placement, S, local_shape
 from autoplan.ir.machine import Device, Hardware, Host, Level, Stack
 from autoplan.ir.model import DecoderConfig
+from autoplan.ir.optimizer import OPTIMIZERS
 from autoplan.ir.plan import (
     SCHEDULES,
     Choice,
@@ -42,10 +43,13 @@ from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
 ADAMW = Optimizer(
     "adamw", {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
 )
+EXECUTED = tuple(name for name, rule in OPTIMIZERS.items() if rule.executed)
+"""Optimizers that plans take in turn."""
 DEVICE = Device(
     "toy", 1 << 34, {"fp64": 1e12, "fp32": 1e12, "bf16": 1e12}, 1e12, 1e11, 0.8, 1e6, 0.5, 0.8, 1e-5
 )
 MOST_RANKS = 12
+
 THEMES: Mapping[str, Mapping[str, Choice]] = {
     "sequences": {},
     "positions": {},
@@ -304,9 +308,11 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
         StagePlan(mesh, _runs(rng, rows[start:end]))
         for mesh, start, end in zip(meshes, bounds, bounds[1:], strict=False)
     )
+    clip, seed = rng.choice((0.0, 1.0, 0.01)), rng.randrange(1000)
+    optimizer = Optimizer(EXECUTED[seed % len(EXECUTED)], {}, clip)
     workload = Workload(
-        "train", batch * micro_batches, graph.extent["s"], PRECISIONS["fp64"],
-        replace(ADAMW, clip=rng.choice((0.0, 1.0, 0.01))), trainable, seed=rng.randrange(1000),
+        "train", batch * micro_batches, graph.extent["s"], PRECISIONS["fp64"], optimizer,
+        trainable, seed=seed,
     )  # fmt: skip
     schedule = Schedule(rng.choice(SCHEDULES), micro_batches)
     hardware = machine(prod(sizes) * stages)

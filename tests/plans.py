@@ -30,9 +30,9 @@ TINY_LLAMA = DecoderConfig(
 )  # fmt: skip
 TINY_GPT = replace(
     TINY_LLAMA, family="gpt2", name="tiny-gpt", kv_heads=8, norm="layer_norm",
-    activation="gelu_tanh", gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, rope_theta=None,
-    learned_positions=True,
-    tied_embeddings=True, residual_dropout=0.1, embedding_dropout=0.1,
+    activation="gelu_tanh", gated=False, qkv_bias=True, output_bias=True, mlp_bias=True,
+    rope_theta=None, learned_positions=True, tied_embeddings=True, residual_dropout=0.1,
+    embedding_dropout=0.1,
 )  # fmt: skip
 SEQ_LEN = 16
 ADAMW = Optimizer(

@@ -42,7 +42,7 @@ HOMES = {
     "networkx": ("search/", "lower/"),
 }
 """Library -> the only places that import it."""
-LAZY = ("scipy", "networkx")
+LAZY = ("scipy", "networkx", "huggingface_hub")
 """Libraries that are imported where they are used, never at the top of a module."""
 LOCAL_IMPORTS = ("cli/", "workflow/running.py")
 """Places whose functions import: `--help` is instant, and planning never loads torch."""
@@ -227,7 +227,9 @@ def test_every_package_is_introduced():
 
 
 def test_only_the_launcher_reads_the_environment():
-    """No settings by environment variable, but torchrun's own and NO_COLOR, which rich reads."""
+    """No settings by environment variable, but torchrun's own, NO_COLOR, which rich reads, and
+    where the Hugging Face hub's cache lies.
+    """
     readers = {name_of(path) for path in FILES if "os.environ" in path.read_text()}
     readers |= {name_of(path) for path in FILES if "getenv" in path.read_text()}
-    assert readers <= {"runtime/distributed.py"}
+    assert readers <= {"runtime/distributed.py", "files/hub.py"}

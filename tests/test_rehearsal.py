@@ -46,6 +46,10 @@ PLANS = {
     "dropout": ("gpt2", "rtx4090:8", "dp=4,pp=2", "full"),
     "upper layers": ("llama-2-7b", "a100-80g:8", "pp=8", r"layers\.(2[0-9]|3[01])\."),
     "norms, uneven": ("llama-2-7b", "a100-80g:16", "pp=4,layers_per_stage=9+9+8+6", "norm"),
+    "a window": ("mistral-7b", "a100-80g:8", "cp=2,tp=2,dp=2,zero=3", "full"),
+    "parallel branches": ("gpt-neox-20b", "a100-80g:16", "tp=4,pp=4", "full"),
+    "rows before the first position": ("opt-6.7b", "a100-80g:8", "dp=8,zero=3", "full"),
+    "head norms": ("qwen3-8b", "a100-80g:8", "tp=8", "full"),
     "plain": ("tiny-llama", "cpu-host:2", "tp=2,sp=false,vocab=false", "full"),
 }  # fmt: skip
 

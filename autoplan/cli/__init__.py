@@ -2,7 +2,7 @@
 
     options   every option, declared once          asking    options -> the question of a verb
     output    stdout for data, stderr for the rest  failure   errors as text, JSON and exit codes
-    search simulate lower run show                  the commands
+    search simulate explain compare lower run show  the commands
 
 Exit codes: 0 done, 2 bad input, 3 nothing fits, 4 a program check failed, 5 numbers differ from the
 reference, 6 a worker died or hung, 70 a bug, 130 interrupted. `--help` must be instant, so nothing
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 
 import typer
 
+from autoplan.cli.compare import CompareOptions, compare
+from autoplan.cli.explain import ExplainOptions, explain
 from autoplan.cli.failure import Bug, error_document, report_failure
 from autoplan.cli.lower import LowerOptions, lower
 from autoplan.cli.options import QuietFlag, VersionFlag, command
@@ -52,9 +54,11 @@ def _everywhere(
         context.default_map = {name: {"quiet": True} for name in COMMANDS}
 
 
-COMMANDS = ("search", "simulate", "lower", "run", "show")
+COMMANDS = ("search", "simulate", "explain", "compare", "lower", "run", "show")
 command(app, "search", SearchOptions)(search)
 command(app, "simulate", SimulateOptions)(simulate)
+command(app, "explain", ExplainOptions)(explain)
+command(app, "compare", CompareOptions)(compare)
 command(app, "lower", LowerOptions)(lower)
 command(app, "run", RunOptions)(run)
 command(app, "show", ShowOptions)(show)

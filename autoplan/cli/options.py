@@ -115,6 +115,9 @@ Subject = Annotated[
 Machine = Annotated[
     str | None, typer.Argument(metavar="HARDWARE", help="rtx4090, rtx4090:64, a100-80g:16x8")
 ]
+Report = Annotated[
+    str | None, typer.Option("--report", metavar="FILE", help="Write an HTML page with a timeline")
+]
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write here")]
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from autoplan.ir.timeline import Timeline
+
 WIDE = 160
 """Columns of a table that is not on a terminal."""
 _CLEAR_LINE = "\r\x1b[K"
@@ -39,6 +41,27 @@ def print_notes(notes: Iterable[str], kind: str, quiet: bool) -> None:
     if not quiet:
         for note in notes:
             sys.stderr.write(f"{kind}: {note}\n")
+
+
+def write_report(
+    path: str, title: str, show: Callable[[Console], None], *timelines: Timeline
+) -> None:
+    """Write a screen and pictures of simulated steps as one HTML file.
+
+    Args:
+        path: of the file, which is complete or untouched.
+        title: of the page.
+        show: prints the screen.
+        timelines: that are drawn; those without spans are not.
+    """
+    from autoplan.files.text import write_text
+    from autoplan.report import Page, draw_timeline
+
+    page = Page(title)
+    show(page)
+    for timeline in timelines:
+        page.add(draw_timeline(timeline))
+    write_text(path, page.html())
 
 
 class Progress:

@@ -36,7 +36,8 @@ class RunOptions(Asking):
         bool, typer.Option("--rehearse", help="Run a small plan of the same structure here")
     ] = False
     precision: Annotated[
-        Text, typer.Option("--precision", metavar="NAME", help="Of the run: fp64, fp32, ... or plan")
+        Text,
+        typer.Option("--precision", metavar="NAME", help="Of the run: fp64, fp32, ... or plan"),
     ] = None
     transport: Annotated[
         Text,

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoplan.cli.asking import question
-from autoplan.cli.options import Asking, Machine, Output, Subject
-from autoplan.cli.output import print_json, print_line, print_notes, screen
+from autoplan.cli.options import Asking, Machine, Output, Report, Subject
+from autoplan.cli.output import print_json, print_line, print_notes, screen, write_report
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from autoplan.workflow import Simulation
 
 
@@ -26,6 +28,7 @@ class SimulateOptions(Asking):
         typer.Option("--trace", metavar="FILE", help="Write the timeline for chrome://tracing"),
     ] = None
     output: Output = None
+    report: Report = None
 
 
 def simulate(given: SimulateOptions) -> None:
@@ -47,18 +50,27 @@ def simulate(given: SimulateOptions) -> None:
         write_json(given.output, document)
     if given.trace:
         write_json(given.trace, chrome_trace(done.timeline))
+    if given.report:
+        _write_report(given.report, done)
     if given.json:
         print_json(document)
     elif not given.quiet:
-        _print(done)
-    written = [f"wrote {path}" for path in (given.output, given.trace) if path]
+        _print(screen(), done)
+    written = [f"wrote {path}" for path in (given.output, given.trace, given.report) if path]
     print_notes(written, "note", given.quiet)
 
 
-def _print(done: Simulation) -> None:
+def _write_report(path: str, done: Simulation) -> None:
+    def show(console: Console) -> None:
+        _print(console, done)
+
+    write_report(path, f"{done.title}: a simulated step", show, done.timeline)
+
+
+def _print(console: Console, done: Simulation) -> None:
     from autoplan.report import Row, headline, print_simulation
 
-    console, target = screen(), done.target
+    target = done.target
     if target is None:
         print_line(console, done.title)
         print_simulation(console, Row("", {}, done.predicted, ""), done.capacity)

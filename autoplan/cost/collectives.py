@@ -18,8 +18,9 @@ MPICH" (ring, pairwise exchange); Cho et al. 2019, "BlueConnect" (hierarchical);
 "Massively scale your deep learning training with NCCL 2.4" (chains in a node, double binary trees
 across: logarithmic latency at the ring's rate). Libraries order a ring by topology, so it leaves a
 unit once. On a full mesh, n units have n - 1 links each and as many rings side by side (a complete
-directed graph falls into Hamiltonian cycles: Tillson 1980), so what they share grows with n. Valid for messages over a fabric without oversubscription; in-switch reduction is not
-modelled. `Level.latency` holds what a step costs beside bytes, ramp and jitter included.
+directed graph falls into Hamiltonian cycles: Tillson 1980), so what they share grows with n.
+Valid for messages over a fabric without oversubscription; in-switch reduction is not modelled.
+`Level.latency` holds what a step costs beside bytes, ramp and jitter included.
 """
 
 from __future__ import annotations

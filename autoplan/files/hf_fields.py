@@ -97,9 +97,9 @@ def read_config(
 
 
 def size_of(document: Mapping[str, Any], key: str) -> int | None:
-    """A positive integer field, or None where it is absent or wrong (which is reported apart)."""
+    """A size, or None where it is absent or wrong (which is reported apart)."""
     value = document.get(key)
-    return value if type(value) is int and value > 0 else None
+    return value if type(value) is int and 0 < value <= LARGEST else None
 
 
 def check_division(document: Mapping[str, Any], width: str, heads: str, problems: Problems) -> None:

@@ -27,6 +27,14 @@ FOLDER = "hardware_profiles/stacks"
 
 Pin = str | int | float | bool
 
+HOST_RANK = {
+    "value": 4 << 30,
+    "evidence": "assumed",
+    "source": "interpreter, libraries and pinned buffers 2-3 GiB, a loader's workers and batches",
+    "spread": 2,
+}
+"""`host_rank_bytes` of a stack that does not say."""
+
 
 class ConstantsFile(Strict):
     """Numbers that `cost` and `simulate` read, in base units.
@@ -54,6 +62,11 @@ class ConstantsFile(Strict):
     )
     overlap_contention: Number = Field(
         description="factor >= 1 on compute time while a collective runs beside it"
+    )
+    host_rank_bytes: AmountNumber = Field(
+        default=HOST_RANK,
+        validate_default=True,
+        description="bytes of host memory that the process of one rank takes, its loader included",
     )
 
     @field_validator("overlap_contention")

@@ -110,7 +110,12 @@ def _lines(value: Any, indent: str, prefix: str) -> Iterator[str]:
 
 
 def write_json(path: str | Path, document: Any) -> None:
-    """Write canonical JSON; the file is complete or untouched.
+    """Write canonical JSON; see `write_text`."""
+    write_text(path, format_json(document))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file, which is complete or untouched.
 
     Raises:
         InputError: the file cannot be written.
@@ -120,7 +125,7 @@ def write_json(path: str | Path, document: Any) -> None:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(format_json(document))
+                stream.write(text)
             Path(temporary).chmod(0o644)
             Path(temporary).replace(target)
         finally:

@@ -136,21 +136,21 @@ def _optimizer(file: OptimizerFile, problems: Problems, path: str) -> Optimizer:
     """The optimizer; a hyper-parameter that it does not have is a problem."""
     known = OPTIMIZERS[file.name].hyper
     given = {k: float(v) for k, v in file.hyper.model_dump().items() if v is not None}
-    for name in given.keys() - known.keys():
+    for name in sorted(given.keys() - known.keys()):
         allowed = f"for {file.name} one of {', '.join(sorted(known))}"
         problems.add(f"{path}.hyper.{name}", given[name], allowed, nearest(name, known))
     return Optimizer(file.name, given, float(file.clip))
 
 
-def precision_document(text: str) -> dict[str, Any]:
-    """The `precision` that `bf16_mixed,gradient=bf16` means; see `split_setting`."""
-    name, changes = split_setting(text, "--precision", "bf16_mixed,gradient=bf16")
+def precision_document(text: str, found: list[Problem]) -> dict[str, Any]:
+    """The `precision` that `bf16_mixed,gradient=bf16` means; what is malformed goes to `found`."""
+    name, changes = _setting(text, "--precision", "bf16_mixed,gradient=bf16", found)
     return {**changes, "name": name}
 
 
-def optimizer_document(text: str) -> dict[str, Any]:
-    """The `optimizer` that `adamw,lr=1e-4,clip=0.5` means, with the defaults of its operator."""
-    name, changes = split_setting(text, "--optimizer", "adamw,lr=1e-4,clip=0.5")
+def optimizer_document(text: str, found: list[Problem]) -> dict[str, Any]:
+    """The `optimizer` that `adamw,lr=1e-4,clip=0.5` means, with the defaults of its declaration."""
+    name, changes = _setting(text, "--optimizer", "adamw,lr=1e-4,clip=0.5", found)
     values: dict[str, Any] = dict(changes)
     for key, value in changes.items():
         with suppress(ValueError):
@@ -160,22 +160,18 @@ def optimizer_document(text: str) -> dict[str, Any]:
     return {"name": name, "hyper": {**defaults, **values}, "clip": clip}
 
 
-def split_setting(text: str, source: str, example: str) -> tuple[str, dict[str, str]]:
-    """`name,key=value,...` as its name and the rest.
-
-    Raises:
-        InputError: a part is no `key=value`, or a key stands twice.
-    """
+def _setting(
+    text: str, source: str, example: str, found: list[Problem]
+) -> tuple[str, dict[str, str]]:
+    """`name,key=value,...` as its name and the rest."""
     name, *parts = (part.strip() for part in text.split(","))
     table: dict[str, str] = {}
-    found = []
     for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value) or key in table or key == "name":
             found.append(Problem(source, "", f"`{part}`", f"each key once, as in {example}"))
-        table[key] = value
-    if found:
-        raise InputError(found)
+        else:
+            table[key] = value
     return name, table
 
 

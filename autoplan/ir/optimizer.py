@@ -78,8 +78,8 @@ class OptimizerRule:
     Attributes:
         matrix, table, vector: keys of `UPDATES`.
         hyper: defaults of every hyper-parameter that these updates have.
-        continuous: whether a small change of the gradient changes the step little; if not, two
-            runs drift apart by rounding alone.
+        continuous: whether a gradient that is nothing but rounding makes a small step; if not, two
+            runs drift apart where gradients vanish (a key bias before softmax).
     """
 
     matrix: str
@@ -109,6 +109,7 @@ OPTIMIZERS: Mapping[str, OptimizerRule] = {
     "adafactor": OptimizerRule(
         "adafactor", "adafactor", "adafactor_whole",
         {"lr": 1e-2, "decay": 0.8, "threshold": 1.0, "eps": 1e-3, "weight_decay": 0.0},
+        continuous=False,
     ),
     # AdamW for what is no hidden matrix. Source: Jordan et al. 2024 (Muon); Liu et al. 2025 (Muon
     # is scalable), whose scaling lets both parts share one learning rate.

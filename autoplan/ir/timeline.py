@@ -30,6 +30,10 @@ class Timeline:
         peak_memory: per stage, bytes by memory line at the peak (see `MEMORY_LINES`).
         peak_at: per stage the action at the peak.
         in_flight: per stage the largest number of micro-batches whose activations are alive.
+        load_peak: per stage the bytes of a device while parameters are loaded, before the first
+            step.
+        state: per stage the bytes of a device that a checkpoint saves: parameters, master copies,
+            optimizer states.
     """
 
     step_time: float
@@ -39,6 +43,8 @@ class Timeline:
     peak_memory: tuple[Mapping[str, int], ...] = ()
     peak_at: tuple[str, ...] = ()
     in_flight: tuple[int, ...] = ()
+    load_peak: tuple[int, ...] = ()
+    state: tuple[int, ...] = ()
 
 
 MEMORY_LINES = (

@@ -61,13 +61,13 @@ def _in_blocks(wide: int, widened: int) -> WorkRule:
     return work
 
 
-def _wide_blocks(copies: int) -> WorkRule:
-    """Work of an operator that keeps so many blocks of its first operand as temporaries."""
+def _by_first(wide: int, widened: int) -> WorkRule:
+    """The same, where the first operand tells how wide the data are."""
 
     def work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
         share = min(1.0, BLOCK / max(1, elements(ins[0])))
-        nbytes = streaming("optimizer", ins, outs).nbytes
-        return Work("optimizer", 0.0, nbytes, copies * share * exact_nbytes(ins[0]))
+        workspace = (widened if narrow(ins[0]) else wide) * share * exact_nbytes(ins[0])
+        return Work("optimizer", 0.0, streaming("optimizer", ins, outs).nbytes, workspace)
 
     return work
 
@@ -75,8 +75,7 @@ def _wide_blocks(copies: int) -> WorkRule:
 def _orthogonal_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
     """Newton-Schulz on the smaller side r of r x c: X Xᵀ, its square, and their product with X.
 
-    Each iteration is 4 r² c + 2 r³ FLOP. Temporaries: two matrices beside the result, three
-    squares of its smaller side.
+    Each iteration is 4 r² c + 2 r³ FLOP. Temporaries: a matrix beside the result, and a square.
     """
     (matrix,) = ins
     sides = prod(matrix.shape[: instr.attr("outer")]), prod(matrix.shape[instr.attr("outer") :])
@@ -84,7 +83,7 @@ def _orthogonal_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Regis
     width = matrix.nbytes / max(1, elements(matrix))
     flops = ITERATIONS * (4.0 * r * r * c + 2.0 * r**3)
     moved = ITERATIONS * (3 * r * c + 4 * r * r) * width
-    return Work("optimizer_matmul", flops, moved, (2 * r * c + 3 * r * r) * width, r)
+    return Work("optimizer_matmul", flops, moved, (r * c + r * r) * width, r)
 
 
 FAMILIES = (
@@ -94,12 +93,12 @@ FAMILIES = (
     Family("adamw_8bit", work=_in_blocks(2, 8)),
     Family("lion", work=_in_blocks(2, 6)),
     Family("sgd", work=_in_blocks(1, 6)),
-    Family("muon_momentum", work=_wide_blocks(4)),
+    Family("muon_momentum", work=_by_first(2, 4)),
     Family("orthogonalise", work=_orthogonal_work),
-    Family("muon", work=_wide_blocks(4)),
-    Family("adafactor_means", work=_wide_blocks(3)),
-    Family("adafactor_sums", work=_wide_blocks(5)),
-    Family("adafactor", work=_wide_blocks(5)),
+    Family("muon", work=_by_first(2, 4)),
+    Family("adafactor_means", work=_by_first(2, 3)),
+    Family("adafactor_sums", work=_by_first(2, 3)),
+    Family("adafactor", work=_by_first(2, 3)),
     Family("accumulate", work=_accumulate_work),
     Family("cast"),
     Family("slice", work=_update_work),

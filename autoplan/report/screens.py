@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from autoplan.report.tables import (
+    beside_text,
     breakdown_table,
     fullest_text,
     memory_table,
@@ -102,6 +103,7 @@ def print_details(console: Console, predicted: Mapping[str, Any], capacity: int)
     console.print(breakdown_table(predicted))
     console.print(memory_table(predicted, capacity))
     console.print(fullest_text(predicted), soft_wrap=True)
+    console.print(beside_text(predicted), soft_wrap=True)
 
 
 def print_simulation(console: Console, row: Row, capacity: int) -> None:

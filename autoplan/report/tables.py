@@ -48,13 +48,23 @@ def breakdown_table(predicted: Mapping[str, Any]) -> Table:
     return made
 
 
+def beside_text(predicted: Mapping[str, Any]) -> str:
+    """Memory that is not part of a step: while loading, and of the host."""
+    stages: Sequence[Mapping[str, Any]] = predicted["memory"]
+    loading = [stage["load_peak"] for stage in stages if stage["load_peak"] is not None]
+    hosts = [stage["host"] for stage in stages if stage["host"] is not None]
+    words = [f"{format_bytes(max(loading))} a device while loading"] if loading else []
+    words += [f"{format_bytes(max(hosts))} of host memory a node"] if hosts else []
+    return "besides: " + ", ".join(words) + "\n" if words else ""
+
+
 def memory_table(predicted: Mapping[str, Any], capacity: int) -> Table:
     """Memory at the peak, a column per stage; lines that are nothing everywhere are left out."""
     memory: Sequence[Mapping[str, Any]] = predicted["memory"]
     shown = _shown_stages(len(memory))
     title = f"memory per device at the peak, of {format_bytes(capacity)}"
     made = table(title, "stage", *("..." if s is None else str(s) for s in shown))
-    made.columns[0].no_wrap = True
+    made.columns[0].no_wrap, made.min_width = True, len(title)
 
     def add(name: str, cell: Callable[[Mapping[str, Any]], str]) -> None:
         made.add_row(name, *("" if s is None else cell(memory[s]) for s in shown))

@@ -104,7 +104,7 @@ def _frequency(pair: int, width: int, op: Op) -> float:
 def _rotary(op: Op, x: list[Tensor], _: _Pass) -> Tensor:
     """Rotation as a product of complex numbers; what lies beyond `width` stays."""
     width = op.attr("width")
-    data, beyond = x[0].split((width, x[0].shape[-1] - width), -1)
+    data, beyond = torch.split(x[0], [width, x[0].shape[-1] - width], -1)
     positions = x[1]
     frequencies = torch.tensor(
         [_frequency(i, width, op) for i in range(width // 2)], dtype=torch.float64

@@ -4,7 +4,7 @@ For each step a reference starts from the run's own parameters and optimizer sta
 (AdamW's g / |g| would amplify rounding from step to step in fp32). Loss and every gradient are
 compared, and the new parameters with the reference optimizer applied to the *run's* reduced
 gradients. In fp64 the parameters after the last step are also compared with a reference that ran
-freely from the first, unless the optimizer's step jumps where gradients change little. In 16-bit
+freely from the first, unless the optimizer makes large steps of vanishing gradients. In 16-bit
 precisions only the loss is compared, with an fp32 reference, and with a loss scale which steps were
 skipped and what became of the scale.
 

@@ -14,8 +14,8 @@
     baselines   plain choices beside the winner
     nearest     why nothing fits, and which changes would help
 
-Nothing here names a parallelism: the inner problem chooses a split per layer operator and a home per
-hub, and `describe` reads familiar names off the result.
+Nothing here names a parallelism: the inner problem chooses a split per layer operator and a home
+per hub, and `describe` reads familiar names off the result.
 """
 
 from autoplan.search.outer import search

@@ -151,7 +151,7 @@ class _TableBuilder:
         number = self.space.groups[op.group]
         values = self.space.variables[number].values
         dims = self.setting.prices.dims(self.block, op)
-        rows = [self._local(dims, values[i]) for i in self.domains[number]]  # type: ignore[arg-type]
+        rows = [self._local(dims, values[i]) for i in self.domains[number]]
         return self.setting.prices.seconds(self.block, op, rows, accumulate)
 
     def _adding(self, parameter: str = "") -> float:
@@ -170,7 +170,7 @@ class _TableBuilder:
         sizes = [self.setting.extent[dim] for dim in dims]
         for choice, size in zip(choices, self.sizes, strict=True):
             if choice in dims:
-                sizes[dims.index(choice)] //= size  # type: ignore[arg-type]
+                sizes[dims.index(choice)] //= size
         return tuple(sizes)
 
     def _sum(self, op: Op) -> None:

@@ -1,7 +1,8 @@
 """The outer space: pipeline depth, mesh of a stage, order of axes in the machine, micro-batches.
 
-A stage's mesh has up to two axes, in both logical orders; its axes and the pipeline may lie in any order in
-the machine. Orders with equal prices (an NVLink node does not care which axis is inner) are one candidate.
+A stage's mesh has up to two axes, in both logical orders; its axes and the pipeline may lie in any
+order in the machine. Orders with equal prices (an NVLink node does not care which axis is inner)
+are one candidate.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def arrangements(
     """(mesh of the first stage, stride between stages) for every order in the machine."""
     items = [*range(len(sizes)), *(["stages"] if stages > 1 else [])]
     for order in permutations(items):  # innermost first
-        stride, strides = 1, {}
+        stride, strides = 1, dict[object, int]()
         for item in order:
             strides[item] = stride
-            stride *= stages if item == "stages" else sizes[item]  # type: ignore[index,call-overload]
+            stride *= sizes[item] if isinstance(item, int) else stages
         grid = [(size, strides[i]) for i, size in enumerate(sizes)]
         yield Mesh(name_axes(hardware, grid)), strides.get("stages", 0)
 

@@ -1,16 +1,16 @@
-"""The whole model on one mesh: blocks joined at one boundary layout, weighed by a price of memory and of
-overlap, cut into stages.
+"""The whole model on one mesh: blocks joined at one boundary layout, weighed, cut into stages.
 
-For a price of memory (lambda, seconds per byte) and a weight of the compute stream (mu), every block is
-minimised exactly; blocks meet at the boundary layout that is best for all. What a step takes follows from
-the channel totals:
+For a price of memory (lambda, seconds per byte) and a weight of the compute stream (mu), every
+block is minimised exactly; blocks meet at the boundary layout that is best for all. What a step
+takes follows from the channel totals:
 
-    forward  = max(XF, WF)      backward = max(XB + RG, WB), or max(XB + RC, WB) where forward runs again
+    forward  = max(XF, WF)
+    backward = max(XB + RG, WB), or max(XB + RC, WB) where forward runs again
     step     = sum_s t_s + (M - 1) max_s t_s + transfers + optimizer
 
-with + instead of max on machines whose collectives do not run beside computing, and OK after WB in the last
-backward. mu C + (1 - mu) W is a lower bound of max(C, W) for every mu in [0, 1], so a few mu give good plans
-where costs are not additive.
+with + instead of max on machines whose collectives do not run beside computing, and OK after WB in
+the last backward. mu C + (1 - mu) W is a lower bound of max(C, W) for every mu in [0, 1], so a few
+mu give good plans where costs are not additive.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Chain:
     def _join(
         self, parts: Mapping[str, Elimination], total: FloatArray, options: FloatArray
     ) -> tuple[dict[str, dict[int, int]], int, float]:
-        """Best boundary (and, for a tied parameter, best pair of users that agree, and its option)."""
+        """Best boundary; for a tied parameter also the best users that agree, and its option."""
         boundary = {name: t.space.boundary for name, t in self.tables.items()}
         if not self.tied:
             best = int(total.argmin())
@@ -318,9 +318,7 @@ def estimate(
     flight = [
         in_flight(room.schedule, s, pace.stages, pace.micro_batches) for s in range(pace.stages)
     ]
-    limits = Limits(
-        flight, room.limits, pace.micro_batches, room.recompute == "full", room.layers
-    )
+    limits = Limits(flight, room.limits, pace.micro_batches, room.recompute == "full", room.layers)
     cut = partition(costs, limits)
     if cut is None:
         return None

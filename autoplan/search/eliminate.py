@@ -1,10 +1,10 @@
 """Exact minimisation over a graph of small tables: min-plus variable elimination.
 
-    minimise   sum over factors f of  table_f[x_i for i in scope_f]      over x_i in 0 .. domain_i - 1
+    minimise   sum over factors f of  table_f[x_i for i in scope_f]   over x_i in 0 .. domain_i - 1
 
-Eliminating a variable adds the tables that contain it and takes the minimum over it; the order is greedy,
-least resulting table first. Decoder blocks have width 2, so no table has more than three variables.
-Source: Dechter 1999, "Bucket elimination: a unifying framework for reasoning".
+Eliminating a variable adds the tables that contain it and takes the minimum over it; the order is
+greedy, least resulting table first. Decoder blocks have width 2, so no table has more than three
+variables. Source: Dechter 1999, "Bucket elimination: a unifying framework for reasoning".
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One candidate of the outer space: solve, cut into stages, make a Plan.
 
-The price of memory is raised only as far as the stages need: first none, then the highest (if even that
-does not fit, the candidate is refused), then bisection on its logarithm. Memory is estimated here, and
-exactly accounted for once a plan is lowered; what the estimate missed comes back as `reserve`.
+The price of memory is raised only as far as the stages need: first none, then the highest (if even
+that does not fit, the candidate is refused), then bisection on its logarithm. Memory is estimated
+here, and exactly accounted for once a plan is lowered; what the estimate missed comes back as
+`reserve`.
 """
 
 from __future__ import annotations
@@ -187,14 +188,12 @@ class Engine:
         width = width if workload.precision.compute in ("fp64", "fp32") else 2
         return batch * extent["s"] * extent["m"] * width / shape.mesh.size
 
-    def solve(
-        self, chain: Chain, shape: Shape, freedom: Freedom, limit: Limit
-    ) -> Estimate | None:
+    def solve(self, chain: Chain, shape: Shape, freedom: Freedom, limit: Limit) -> Estimate | None:
         """The best decisions that fit by estimate; None if none does, or none beats `limit.best`.
 
-        First with memory for nothing, once per weight of the compute stream: each minimum is a lower
-        bound of the candidate's step. Only where the best of these does not fit as it is are prices of
-        memory and recomputing tried.
+        First with memory for nothing, once per weight of the compute stream: each minimum is a
+        lower bound of the candidate's step. Only where the best of these does not fit as it is are
+        prices of memory and recomputing tried.
         """
         room = self.room(shape, freedom, limit.reserve)
         flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
@@ -225,7 +224,8 @@ class Engine:
     def _walk(self, chain: Chain, pace: Pace, room: Room, bar: float) -> Estimate | None:
         """Raise the price of memory until the stages fit; the best of what was met.
 
-        Time only grows with the price, so the walk ends where what does not fit is slower than `bar`.
+        Time only grows with the price, so the walk ends where what does not fit is slower than
+        `bar`.
         """
         best: Estimate | None = None
         low, high = LOWEST_PRICE, HIGHEST_PRICE
@@ -291,4 +291,3 @@ def _runs(chain: Chain, found: Estimate) -> list[tuple[Run, ...]]:
                 runs.append(Run(name, 1, recompute))
         table.append(tuple(runs))
     return table
-

@@ -1,10 +1,11 @@
-"""The search: outer candidates in order of their bound, the best ones lowered, accounted and simulated.
+"""The search: outer candidates in order of their bound, the best ones lowered and simulated.
 
     1  plain choices (baselines) are built from pins and simulated: the first incumbent
-    2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal time
-       of what is left exceeds the incumbent
+    2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal
+       time of what is left exceeds the incumbent
     3  the best of those with every mesh and every order of axes in the machine
-    4  the best estimates lowered and simulated; what does not fit exactly goes back with what it lacked
+    4  the best estimates lowered and simulated; what does not fit exactly goes back with what it
+       lacked
 
 On machines of at most `EXHAUSTIVE` devices step 2 takes every mesh at once.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from time import perf_counter
 
@@ -121,7 +122,8 @@ class Search:
         best = plans[0].timeline.step_time
         return SearchResult(
             tuple(plans[: max(1, self.request.top)]), plain, self.solved, perf_counter() - start,
-            self.ideal, best / self.ideal - 1.0, space, dict(self.refused), "space explored",
+            self.ideal, best / self.ideal - 1.0, space, dict(self.refused),
+            "candidates allowed" if self._enough else "space explored",
         )  # fmt: skip
 
     def _note_shortfall(self, totals: Sequence[int]) -> None:
@@ -154,7 +156,8 @@ class Search:
             for op in (*block.forward, *block.backward):
                 if op.family.startswith("linear"):
                     weight = next(n for n in (*op.inputs, *op.outputs) if _is_weight(block, n))
-                    flops += 2.0 * tokens * prod(graph.extent[d] for d in block.tensors[weight].dims)
+                    dims = block.tensors[weight].dims
+                    flops += 2.0 * tokens * prod(graph.extent[d] for d in dims)
         rate = device.peak_flops[workload.precision.compute] * device.gemm_efficiency
         return flops / (rate * self.request.hardware.count)
 
@@ -178,12 +181,20 @@ class Search:
             if bound > SLACK * best:
                 self.refused["slower than the best even without communication"] += 1
                 continue
+            if self._enough:
+                break
             shapes = self._shapes(p, m, every=exhaustive)
             results += self._solve_all(shapes, best)
             best = min([best, *(row.estimate.step_time for row in results)])
-        if not exhaustive:
+        if not (exhaustive or self._enough):
             results += self._widen(results, best)
         return sorted(results, key=lambda row: row.estimate.step_time)
+
+    @property
+    def _enough(self) -> bool:
+        """Whether something fits and as many candidates are solved as the request allows."""
+        most = self.request.most
+        return most is not None and self.solved >= most and bool(self.best_of_depth)
 
     def _shapes(self, stages: int, micro_batches: int, every: bool) -> list[Shape]:
         """Meshes for a depth: every one, or the few that follow the machine's levels."""
@@ -294,7 +305,7 @@ class Search:
             self._note_shortfall(totals)
             limits = Limit(reserve, float("inf"))
             estimate = self.engine.solve(current.chain, current.shape, current.freedom, limits)
-            current = estimate and Solved(row.shape, row.freedom, row.chain, estimate)
+            current = replace(row, estimate=estimate) if estimate else None
         return None
 
     def _infeasible(self) -> InfeasibleError:

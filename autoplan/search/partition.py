@@ -1,11 +1,11 @@
-"""Blocks to stages, and which layers to compute again: dynamic programming under each stage's memory.
+"""Blocks to stages, and layers to compute again: dynamic programming under each stage's memory.
 
     minimise  sum_s t_s + (M - 1) max_s t_s      t_s = sum of its blocks + recomputed forwards
     so that   memory of stage s <= its limit
 
-The stage's cheapest number of recomputed layers follows from its blocks, so a stage is an interval with a
-cost. First the least bottleneck (min-max over intervals), then the least sum under a bottleneck; larger
-bottlenecks are tried while they could still pay.
+The stage's cheapest number of recomputed layers follows from its blocks, so a stage is an interval
+with a cost. First the least bottleneck (min-max over intervals), then the least sum under a
+bottleneck; larger bottlenecks are tried while they could still pay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Prices as arrays: operators on local sizes, transitions between all layouts of a tensor.
 
-Operators are cached by their *local* sizes, which recur over meshes and batches; transitions by mesh and
-by the divisibility of dims, as (seconds, seconds per byte) of the default route of every layout pair.
+Operators are cached by their *local* sizes, which recur over meshes and batches; transitions by
+mesh and by the divisibility of dims, as (seconds, seconds per byte) of the default route of every
+layout pair.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class Transitions:
         return self._tables[key]
 
     def terms(self, table: RouteTable) -> tuple[FloatArray, FloatArray]:
-        """[from, to] seconds, and seconds per byte of the whole tensor; impossible without route."""
+        """[from, to] seconds, and seconds per byte of the tensor; impossible without a route."""
         if id(table) not in self._cache:
             self._cache[id(table)] = self._price(table)
         return self._cache[id(table)]
@@ -175,8 +176,8 @@ class Transitions:
         direct_b /= pieces[:, None]
         following = table.following
         reached = following >= 0
-        rows, columns = np.indices(following.shape)
-        hop = rows.copy()
+        columns = np.broadcast_to(np.arange(count), following.shape)
+        hop = columns.T.copy()
         seconds[reached], per_byte[reached] = 0.0, 0.0
         while True:  # all pairs take one step along their routes at a time
             going = reached & (hop != columns)
@@ -200,7 +201,8 @@ class Transitions:
 
         Args:
             tensor: (dims, global extent, bytes of one element).
-            sources, targets: layouts at both ends.
+            sources: layouts that the tensor has.
+            targets: layouts that it is to have.
 
         Shapes:
             result: (sources, targets).

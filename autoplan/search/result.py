@@ -25,6 +25,8 @@ class Request:
         pins: what is fixed.
         top: how many plans to return.
         progress: told what is going on, or None.
+        most: candidates of the outer space to solve at most, for a quick answer; None: as many as
+            the bounds leave.
     """
 
     graph: Graph
@@ -35,6 +37,7 @@ class Request:
     pins: Pins = field(default_factory=dict)
     top: int = 5
     progress: Callable[[str], None] | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """The variables of a block: what may be decided, whatever the mesh sizes.
 
-One variable per layer operator (its choice per axis: forward, input gradient and weight gradient are tied)
-and one per hub (a state per axis: split, full with a full gradient, full with a partial gradient, so that
-partial gradients add up before they are reduced once). The block's input and output share one variable:
-a chain of blocks uses one boundary layout. Symmetry of equal axes is not broken per operator, since a
-grid of rows and columns needs (f, m) in one operator and (m, f) in the next.
+One variable per layer operator (its choice per axis: forward, input gradient and weight gradient
+are tied) and one per hub (a state per axis: split, full with a full gradient, full with a partial
+gradient, so that partial gradients add up before they are reduced once). The block's input and
+output share one variable: a chain of blocks uses one boundary layout. Symmetry of equal axes is not
+broken per operator, since a grid of rows and columns needs (f, m) in one operator and (m, f) in the
+next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stored layouts of a parameter on one mesh: which there are, and what each costs.
 
-Per subset of the axes along which the parameter is whole and its gradient partial, and per level (split
-optimizer state; also gradients; also parameters). They touch only the operator that uses the parameter,
-so they are options of its table and no outer choice.
+Per subset of the axes along which the parameter is whole and its gradient partial, and per level
+(split optimizer state; also gradients; also parameters). They touch only the operator that uses the
+parameter, so they are options of its table and no outer choice.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """What every decision of a block costs: the factors that elimination minimises over.
 
-A factor is a table over one or two variables with a value per *channel* (kinds of time and memory that
-a step weighs differently) and possibly several *options* per entry (stored layouts of a parameter, the
-layout in which a tensor waits for backward), of which the cheapest is taken for the weights at hand.
+A factor is a table over one or two variables with a value per *channel* (kinds of time and memory
+that a step weighs differently) and possibly several *options* per entry (stored layouts of a
+parameter, the layout in which a tensor waits for backward), of which the cheapest is taken for the
+weights at hand.
 
     XF XB     forward and backward on the compute stream, collectives of activations included
     RG        fetching saved tensors again in backward (not needed where forward is run again)
     RC        running forward again
     WF WB     parameter gathers, gradient reductions: on the collective stream
     ON OK     once a step: optimizer; last reduction of gradients
-    MA MX MW  bytes: saved per micro-batch; the block's input; parameters, gradients, optimizer state
+    MA MX MW  bytes: saved per micro-batch; the block's input; parameters, gradients, their state
 """
 
 from __future__ import annotations
@@ -64,8 +65,10 @@ class Chooser:
 
     def at(self, assignment: Mapping[int, int]) -> FloatArray:
         """(channels, options) at an assignment."""
-        index = tuple(assignment[v] for v in self.scope)
-        return np.asarray(self.values[(slice(None), slice(None), *index)])
+        values = self.values
+        for variable in reversed(self.scope):
+            values = values[..., assignment[variable]]
+        return np.asarray(values)
 
 
 class BlockTables:

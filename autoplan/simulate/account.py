@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from autoplan.ir.program import Action, Formal, Instr, Register, Segment, Slot, StageProgram
 from autoplan.ir.timeline import COUNTED_LINES
+from autoplan.ir.workload import DTYPE_BYTES
 
 NO_MARK = -(1 << 56)
 """Stands for the highest count of a call without instructions: below any real one."""
@@ -83,6 +85,35 @@ def account(stage: StageProgram) -> Account:
     earlier = np.bincount(order[:at], minlength=len(net))
     lines = resident + earlier @ net + high[order[at]]
     return Account(int(counts[at]), _named(lines), at, profiles[order[at]].at, in_flight)
+
+
+LOADED = ("parameter", "master")
+"""Sources of what is there before optimizer states are: see `ir.program.SlotSpec`."""
+SAVED = (*LOADED, "state")
+"""Sources of what a checkpoint saves."""
+
+
+def state_bytes(stage: StageProgram, sources: Sequence[str] = SAVED) -> int:
+    """Bytes of a rank's slots that live across steps, by what fills them."""
+    return sum(spec.register.nbytes for spec in stage.resident if spec.source[0] in sources)
+
+
+def load_bytes(stage: StageProgram, extent: Mapping[str, int]) -> int:
+    """Most bytes that a rank holds while it loads the model.
+
+    Source: parameters and master copies are read tensor by tensor, each whole, and cut; the last
+    one read is at worst the largest. Optimizer states are made after that.
+
+    Args:
+        stage: of a Program.
+        extent: sizes of dims, to know the whole tensors.
+    """
+    whole = [
+        prod(extent[dim] for dim in spec.dims) * DTYPE_BYTES[spec.register.dtype]
+        for spec in stage.resident
+        if spec.source[0] == "parameter"
+    ]
+    return state_bytes(stage, LOADED) + max(whole, default=0)
 
 
 def _line_bytes(registers: Iterable[Register]) -> NDArray[np.int64]:

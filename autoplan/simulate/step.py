@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from autoplan.cost import Pricer, estimated_lines
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.program import Program, StageProgram
 from autoplan.ir.timeline import Timeline
-from autoplan.simulate.account import Account, account
+from autoplan.simulate.account import Account, account, load_bytes, state_bytes
 from autoplan.simulate.calls import KINDS
 from autoplan.simulate.engine import run
 
@@ -46,6 +47,11 @@ def simulate_priced(program: Program, pricer: Pricer, spans: bool = False) -> Ti
             _place(stage, counted) for stage, counted in zip(program.stages, accounts, strict=True)
         ),
         in_flight=tuple(counted.in_flight for counted in accounts),
+        load_peak=tuple(
+            load_bytes(stage, program.extent) + ceil(pricer.stack.constants["framework_bytes"])
+            for stage in program.stages
+        ),
+        state=tuple(map(state_bytes, program.stages)),
     )
 
 

@@ -5,6 +5,9 @@
     Question  ── plan_simulate ──▶ Simulation      one plan, or a Program file, priced
     Question  ── plan_lower ──▶ Lowering           its checked Program
     Question  ── plan_run ──▶ RunReport            executed here or under torchrun, and verified
+    Question  ── plan_explain ──▶ Explanation      where time and memory go, what would help
+    files     ── plan_compare ──▶ Comparison       decisions that differ, predictions side by side
+    Question, machines ── rank_machines ──▶ Ranking    a row each, by time, memory, devices, ...
     name      ── show ──▶ Shown                    a model, machine, stack or plan, for reading
 
 A `Question` holds what a person typed, as text; every problem in it is reported at once. Everywhere
@@ -16,10 +19,16 @@ Nothing is computed twice: `prediction` is the only place that turns a Timeline 
 that people read, and the command line renders those and nothing else. Only `plan_run` loads torch.
 """
 
-from autoplan.workflow.documents import load_plan, plan_document
+from autoplan.workflow.comparing import Comparison, plan_compare
+from autoplan.workflow.documents import load_plan, plan_document, with_spans
+from autoplan.workflow.explaining import Explanation, plan_explain
+from autoplan.workflow.goals import GOALS
+from autoplan.workflow.ladder import Rung
+from autoplan.workflow.machines import MachineAnswer, Ranking, rank_machines
 from autoplan.workflow.prediction import Priced, price
 from autoplan.workflow.question import Inputs, Options, Question, resolve, step_graph
 from autoplan.workflow.running import RunReport, RunRequest, plan_run, prepare_file
+from autoplan.workflow.shortlist import Candidate, shortlist
 from autoplan.workflow.showing import Shown, show
 from autoplan.workflow.torchrun import Torchrun
 from autoplan.workflow.verbs import (
@@ -32,26 +41,38 @@ from autoplan.workflow.verbs import (
 )
 
 __all__ = [
+    "GOALS",
+    "Candidate",
+    "Comparison",
+    "Explanation",
     "Inputs",
     "Lowering",
+    "MachineAnswer",
     "Options",
     "Priced",
     "Question",
+    "Ranking",
     "RunReport",
     "RunRequest",
+    "Rung",
     "SearchAnswer",
     "Shown",
     "Simulation",
     "Torchrun",
     "load_plan",
+    "plan_compare",
     "plan_document",
+    "plan_explain",
     "plan_lower",
     "plan_run",
     "plan_search",
     "plan_simulate",
     "prepare_file",
     "price",
+    "rank_machines",
     "resolve",
+    "shortlist",
     "show",
     "step_graph",
+    "with_spans",
 ]

@@ -16,6 +16,7 @@ from autoplan.files.problems import shown
 from autoplan.files.text import read_json
 from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan
+from autoplan.ir.timeline import Timeline
 from autoplan.lower import lower
 from autoplan.simulate import simulate
 from autoplan.workflow.prediction import Priced, price
@@ -93,6 +94,13 @@ def price_plan(graph: Graph, plan: Plan, spans: bool = False) -> Priced:
     """
     timeline = simulate(lower(graph, plan), plan.hardware, plan.stack, spans=spans)
     return price(graph, plan, timeline)
+
+
+def with_spans(priced: Priced) -> Timeline:
+    """The timeline of a plan that lists what happens when."""
+    if priced.timeline.spans:
+        return priced.timeline
+    return price_plan(priced.graph, priced.plan, spans=True).timeline
 
 
 def _check_parallel(source: str, written: Mapping[str, Any], derived: Mapping[str, Any]) -> None:

@@ -9,13 +9,16 @@ together. Compute and the bubble, which is other stages' compute, follow the eff
 products; the optimizer follows memory bandwidth; what every step costs the stack follows its own
 spread; everything else is communication and follows the
 widest of the levels. It is never narrower than `NARROWEST`.
+
+Of memory, `load_peak` is a device's while parameters are loaded, `host` a node's; `first_step_peak`
+equals the peak of every step, since optimizer states exist before the first one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot
+from math import ceil, hypot
 from typing import Any
 
 from autoplan.cost import model_flops
@@ -147,7 +150,10 @@ def predicted_document(
         "hfu": None if executed is None else executed / seconds / work.devices / peak,
         "breakdown_s": dict(timeline.breakdown),
         "stages": [{"breakdown_s": dict(stage)} for stage in timeline.stage_breakdown],
-        "memory": [_memory(timeline, stage) for stage in range(len(timeline.peak_memory))],
+        "memory": [
+            {**_memory(timeline, stage), "host": host_bytes(timeline, stage, hardware, stack)}
+            for stage in range(len(timeline.peak_memory))
+        ],
         "peak_memory_bytes": max(map(_peak, timeline.peak_memory), default=0),
     }
 
@@ -158,10 +164,22 @@ def _memory(timeline: Timeline, stage: int) -> dict[str, Any]:
         **{line: lines.get(line, 0) for line in MEMORY_LINES},
         "in_flight": _at(timeline.in_flight, stage),
         "peak_at": _at(timeline.peak_at, stage),
-        "first_step_peak": None,
-        "load_peak": None,
-        "host": None,
+        "first_step_peak": _peak(lines),
+        "load_peak": _at(timeline.load_peak, stage),
     }
+
+
+def host_bytes(timeline: Timeline, stage: int, hardware: Hardware, stack: Stack) -> int | None:
+    """Bytes of host memory that a node full of a stage's devices needs, or None.
+
+    Each device's process takes the stack's `host_rank_bytes`, and a checkpoint is staged there: a
+    copy of what the device saves.
+    """
+    state = _at(timeline.state, stage)
+    process = stack.constants.get("host_rank_bytes")
+    if state is None or process is None:
+        return None
+    return min(hardware.devices_per_node, hardware.count) * (ceil(process) + int(state))
 
 
 def _at(values: Sequence[Any], index: int) -> Any:
@@ -177,6 +195,13 @@ def interval_half_width(breakdown: Mapping[str, float], hardware: Hardware, stac
     total = sum(breakdown.values())
     if total <= 0:
         return NARROWEST
+    spreads = part_spreads(breakdown, hardware, stack)
+    off = sum(seconds * (spreads[kind] - 1) for kind, seconds in breakdown.items())
+    return max(NARROWEST, off / total)
+
+
+def part_spreads(kinds: Iterable[str], hardware: Hardware, stack: Stack) -> dict[str, float]:
+    """Part of a step -> the factor by which it may be off; see the module."""
     evidence = hardware.evidence
     compute = _spread(evidence.get("device.gemm_efficiency"))
     memory = _spread(evidence.get("device.memory_efficiency"))
@@ -188,8 +213,7 @@ def interval_half_width(breakdown: Mapping[str, float], hardware: Hardware, stac
     fixed = _spread(stack.evidence.get("fixed_step_s"))
     spreads = {"compute": compute, "bubble": compute, "optimizer": memory, "fixed": fixed}
     communication = max(links, default=1.0)
-    off = sum(s * (spreads.get(kind, communication) - 1) for kind, s in breakdown.items())
-    return max(NARROWEST, off / total)
+    return {kind: spreads.get(kind, communication) for kind in kinds}
 
 
 def _spread(evidence: Evidence | None) -> float:
@@ -212,9 +236,21 @@ def memory_verdict(timeline: Timeline, plan: Plan) -> str:
         peak = _peak(lines)
         if peak > capacity:
             return "no"
-        spreads = {k: _spread(plan.stack.evidence.get(c)) for k, c in ESTIMATED_LINES.items()}
-        spreads["workspace"] = WORKSPACE_SPREAD
-        off = hypot(*(lines.get(line, 0) * (s - 1) for line, s in spreads.items()))
+        off = _memory_off(lines, plan.stack)
         if peak + off > capacity or peak > capacity - plan.workload.memory_headroom:
             verdict = "risky"
     return verdict
+
+
+def memory_interval(timeline: Timeline, stack: Stack) -> tuple[float, float]:
+    """Bytes between which the peak of the fullest device is believed to lie."""
+    peaks = [(_peak(lines), _memory_off(lines, stack)) for lines in timeline.peak_memory]
+    low = max((peak - off for peak, off in peaks), default=0.0)
+    return low, max((peak + off for peak, off in peaks), default=0.0)
+
+
+def _memory_off(lines: Mapping[str, int], stack: Stack) -> float:
+    """By how many bytes a peak may be off: its estimated lines, erring independently."""
+    spreads = {k: _spread(stack.evidence.get(c)) for k, c in ESTIMATED_LINES.items()}
+    spreads["workspace"] = WORKSPACE_SPREAD
+    return hypot(*(lines.get(line, 0) * (s - 1) for line, s in spreads.items()))

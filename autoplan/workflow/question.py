@@ -73,6 +73,8 @@ class Question:
         pins: texts such as `tp=4,pp<=8`.
         options: of the workload.
         download: whether a model of the Hugging Face hub may be fetched.
+        batch: the batch to assume where none is given, or None for one that fills the machine:
+            answers about several machines are about one batch.
         problems: what is wrong with whatever else was typed, to be reported with the rest.
     """
 
@@ -83,6 +85,7 @@ class Question:
     pins: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
     download: bool = False
+    batch: int | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -185,8 +188,9 @@ def _parse(document: Mapping[str, Any]) -> Workload:
 
 
 def _as_flag(problem: Problem) -> Problem:
-    name = problem.field.removeprefix("$.").partition(".")[0].removesuffix("_bytes")
-    return replace(problem, source="--" + name.replace("_", "-"), field="")
+    name, _, part = problem.field.removeprefix("$.").partition(".")
+    flag = "--" + name.removesuffix("_bytes").replace("_", "-")
+    return replace(problem, source=flag, field=part.removeprefix("hyper.").removesuffix("name"))
 
 
 def _workload(
@@ -204,8 +208,9 @@ def _workload(
     given |= {name: _number(given[name]) for name in NUMBERS if name in given}
     headroom = given.pop("memory_headroom", None)
     optimizer = given.pop("optimizer", None)
+    filling = question.batch or (filling_batch(hardware.count, pins) if hardware else 1)
     assumed: dict[str, Any] = {
-        "global_batch_size": filling_batch(hardware.count, pins) if hardware else 1,
+        "global_batch_size": filling,
         "seq_len": min(DEFAULT_SEQ_LEN, config.max_positions) if config else 1,
         "precision": usual_precision(hardware) if hardware else "fp32",
     }
@@ -213,12 +218,11 @@ def _workload(
     notes = [f"{words[k]} {value}" for k, value in assumed.items() if k not in given]
     notes += ["optimizer adamw"] if optimizer is None else []
     precision = given.get("precision", assumed["precision"])
-    document = {**assumed, **given}
-    document["optimizer"] = problems.attempt(lambda: optimizer_document(str(optimizer or "adamw")))
-    document["precision"] = problems.attempt(lambda: precision_document(str(precision)))
-    # What could not be understood is a problem already; the rest is judged with a placeholder.
-    document["optimizer"] = document["optimizer"] or {}
-    document["precision"] = document["precision"] or "fp32"
+    document = {
+        **assumed, **given,
+        "optimizer": optimizer_document(str(optimizer or "adamw"), problems.found),
+        "precision": precision_document(str(precision), problems.found),
+    }  # fmt: skip
     if hardware:
         document["memory_headroom_bytes"] = _headroom(headroom, hardware, problems)
         notes += [] if headroom else [f"headroom {format_bytes(usual_headroom(hardware))}"]

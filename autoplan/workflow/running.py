@@ -176,8 +176,20 @@ def _plan_to_run(priced: Priced, request: RunRequest) -> tuple[Priced, tuple[str
 
 
 def _precision(text: str) -> Precision:
-    """The precision that `--precision` of a run names."""
-    return parse_precision(precision_document(text), "--precision", "")
+    """The precision that `--precision` of a run names.
+
+    Raises:
+        InputError: it names none.
+    """
+    found: list[Problem] = []
+    document = precision_document(text, found)
+    if found:
+        raise InputError(found)
+    try:
+        return parse_precision(document, "--precision", "")
+    except InputError as error:
+        problems = [replace(p, field=p.field.strip(".").removesuffix("name")) for p in error.problems]
+        raise InputError(problems) from None
 
 
 def _check_executed(workload: Workload) -> None:

@@ -20,8 +20,12 @@ from autoplan.presets import build_plan
 from autoplan.search import Ranked, Request, SearchResult, search
 from autoplan.simulate import simulate
 from autoplan.workflow.documents import kind_of, load_plan, price_plan
+from autoplan.workflow.goals import check_goal, rank_plans
 from autoplan.workflow.prediction import Priced, Work, predicted_document, price
 from autoplan.workflow.question import Inputs, Question, load_machine, resolve
+
+RANKED = 16
+"""Plans that a goal other than time chooses from."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,10 @@ class Lowering:
 
 
 def plan_search(
-    question: Question, top: int = 5, progress: Callable[[str], None] | None = None
+    question: Question,
+    top: int = 5,
+    progress: Callable[[str], None] | None = None,
+    goal: str = "time",
 ) -> SearchAnswer:
     """The best plans for a model on a machine.
 
@@ -94,15 +101,24 @@ def plan_search(
         question: model and machine; pins restrict the search.
         top: how many plans to return.
         progress: told now and then how far the search is.
+        goal: what is best; see `goals`. Counting devices is `machines.rank_machines`'s.
 
     Raises:
-        InputError: bad question; every problem at once.
+        InputError: bad question or goal; every problem at once.
         InfeasibleError: nothing fits.
     """
     asked = resolve(question)
+    check_goal(goal, {question.machine: asked.hardware})
+    return answer_of(asked, goal, top, progress)
+
+
+def answer_of(
+    asked: Inputs, goal: str, top: int, progress: Callable[[str], None] | None
+) -> SearchAnswer:
+    """The search that `plan_search` promises, for a question that is understood."""
     request = Request(
         asked.graph, asked.config, asked.hardware, asked.stack, asked.workload, asked.pins,
-        top, progress,
+        top if goal == "time" else max(top, RANKED), progress,
     )  # fmt: skip
     result = search(request)
 
@@ -113,11 +129,12 @@ def plan_search(
         name: entry if isinstance(entry, str) else priced(entry)
         for name, entry in result.baselines.items()
     }
-    plans = tuple(map(priced, result.plans))
-    return SearchAnswer(asked, plans, baselines, _search_document(result, baselines))
+    plans = rank_plans([priced(ranked) for ranked in result.plans], goal)
+    return SearchAnswer(asked, tuple(plans[:top]), baselines, search_document(result, baselines))
 
 
-def _search_document(result: SearchResult, baselines: Mapping[str, Priced | str]) -> dict[str, Any]:
+def search_document(result: SearchResult, baselines: Mapping[str, Priced | str]) -> dict[str, Any]:
+    """The `search` object of a plan file."""
     return {
         "candidates": result.candidates,
         "seconds": result.seconds,

@@ -74,7 +74,7 @@ def test_an_interrupt_is_130(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    ["nope", "search", "search tiny-llama", "search a b c", "show --jsn", "run p.json --steps"],
+    ["nope", "search", "search tiny-llama", "lower a b c", "show --jsn", "run p.json --steps"],
 )
 def test_usage_errors_are_ours(capsys, words):
     assert main(words.split()) == 2
@@ -105,6 +105,8 @@ VALID = [
     "lower tiny-llama cpu-host:2 --optimizer sgd --trainable wq --set levels.rank.latency=5us",
     "show rtx4090:16x8 --json",
     "run tiny-llama cpu-host:2 --steps 2 --precision fp64 --transport lockstep --no-verify",
+    "explain tiny-llama cpu-host:2 --pin tp=2 --why-not dp=2 --measured mfu=40%,memory=1GiB",
+    "compare one.json other.json --json",
 ]
 SCRAPS = [
     "",

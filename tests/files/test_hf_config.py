@@ -41,6 +41,13 @@ PARAMETERS = {
     "gpt2": 124_439_808,
     "gemma-2b": 2_506_172_416,
     "gemma-7b": 8_537_680_896,
+    "mistral-7b": 7_241_732_096,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen3-8b": 8_190_735_360,
+    "opt-6.7b": 6_658_473_984,
+    "gpt-neox-20b": 20_554_567_680,
+    "phi-4": 14_659_507_200,
 }
 """Counts of the transformers classes on the meta device, tied tensors once."""
 
@@ -60,12 +67,14 @@ def parameters(c: DecoderConfig) -> int:
     """Closed form of the number of parameters."""
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     norm = c.hidden * (2 if c.norm == "layer_norm" else 1)
-    attention = c.hidden * (2 * q + 2 * kv) + c.attention_bias * (q + 2 * kv + c.hidden)
+    attention = c.hidden * (2 * q + 2 * kv) + c.qkv_bias * (q + 2 * kv) + c.output_bias * c.hidden
+    attention += c.qk_norm * 2 * c.head_dim * (2 if c.norm == "layer_norm" else 1)
     wide = 2 if c.gated else 1
     mlp = (wide + 1) * c.hidden * c.ffn + c.mlp_bias * (wide * c.ffn + c.hidden)
-    ends = c.vocab * c.hidden * (1 if c.tied_embeddings else 2) + norm
-    positions = c.max_positions * c.hidden if c.learned_positions else 0
-    return c.layers * (attention + mlp + 2 * norm) + ends + positions
+    ends = c.vocab * c.hidden * (1 if c.tied_embeddings else 2) + norm + c.head_bias * c.vocab
+    rows = c.max_positions + c.position_offset if c.learned_positions else 0
+    norms = norm if c.shared_norm else 2 * norm
+    return c.layers * (attention + mlp + norms) + ends + rows * c.hidden
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -73,8 +82,9 @@ def test_bundled_models_have_their_published_size(name: str) -> None:
     assert parameters(load_model(name)) == PARAMETERS[name]
 
 
-def test_the_issue_s_models_are_bundled() -> None:
-    families = {"tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma"}
+def test_every_family_has_a_tiny_model() -> None:
+    families = {"tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma", "tiny-mistral"}
+    families |= {"tiny-qwen2", "tiny-qwen3", "tiny-opt", "tiny-neox", "tiny-phi", "tiny-phi3"}
     assert {"llama-2-34b", "gpt3-175b", *families, *PARAMETERS} <= set(bundled_names("models"))
 
 
@@ -175,7 +185,8 @@ def test_other_families_are_refused_by_name(model_type: object) -> None:
     assert "one of llama, gpt2, gemma" in text
 
 
-def test_a_model_is_found_by_path_folder_name_and_hub_id(tmp_path: Path) -> None:
+def test_a_model_is_found_by_path_folder_name_and_hub_id(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "my-model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))

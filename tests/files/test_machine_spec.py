@@ -25,12 +25,12 @@ def complaint(spec: str, overrides: dict[str, str] | None = None) -> str:
 @pytest.mark.parametrize(
     ("spec", "expected", "per_node"),
     [
-        ("rtx4090", [("gpu", 4, 1), ("socket", 2, 1), ("node", 8, 8)], 8),
-        ("rtx4090-8x8", [("gpu", 4, 1), ("socket", 2, 1), ("node", 8, 8)], 8),
-        ("rtx4090:8", [("gpu", 4, 1), ("socket", 2, 1)], 8),
+        ("rtx4090", [("gpu", 4, 1), ("socket", 2, 4), ("node", 8, 8)], 8),
+        ("rtx4090-8x8", [("gpu", 4, 1), ("socket", 2, 4), ("node", 8, 8)], 8),
+        ("rtx4090:8", [("gpu", 4, 1), ("socket", 2, 4)], 8),
         ("rtx4090:2", [("gpu", 2, 1)], 2),
         ("rtx4090:1", [("gpu", 1, 1)], 1),
-        ("rtx4090:1024", [("gpu", 4, 1), ("socket", 2, 1), ("node", 128, 8)], 8),
+        ("rtx4090:1024", [("gpu", 4, 1), ("socket", 2, 4), ("node", 128, 8)], 8),
         ("rtx4090:16x4", [("gpu", 4, 1), ("node", 16, 4)], 4),
         ("a100-80g:1024", [("gpu", 8, 1), ("node", 128, 1)], 8),
         ("h100-80g:4x1", [("node", 4, 1)], 1),

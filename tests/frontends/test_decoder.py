@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,16 @@ PUBLISHED = {
     "gpt2": 124_439_808,
     "gemma-2b": 2_506_172_416,
     "gemma-7b": 8_537_680_896,
-    "gpt-neox-20b": 20_554_567_680,
+    "mistral-7b": 7_241_732_096,
     "qwen2-1.5b": 1_543_714_304,
+    "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-32b": 32_763_876_352,
     "qwen3-0.6b": 596_049_920,
-    "phi-4": 14_659_507_200,
+    "qwen3-8b": 8_190_735_360,
+    "opt-6.7b": 6_658_473_984,
+    "gpt-neox-20b": 20_554_567_680,
     "phi-1": 1_414_562_935,
+    "phi-4": 14_659_507_200,
 }
 """Exact counts of the model classes of transformers, tied tensors once."""
 
@@ -60,7 +65,10 @@ def test_gpt3_has_the_size_of_the_closed_form():
     assert round(expected / 1e9) == 175
 
 
-MODELS = ("tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma")
+MODELS = (
+    "tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma", "tiny-mistral", "tiny-qwen2",
+    "tiny-qwen3", "tiny-opt", "tiny-neox", "tiny-phi", "tiny-phi3",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,8 +111,45 @@ def test_families_differ_where_they_should():
     assert "rotary" not in families["tiny-gpt2"]
     assert {"scale", "rotary", "gated"} <= families["tiny-gemma"]
     tied = {name for name, graph in names.items() if graph.tied}
-    assert tied == {"tiny-llama-tied", "tiny-gpt2", "tiny-gemma"}
+    assert tied == {"tiny-llama-tied", "tiny-gpt2", "tiny-gemma", "tiny-qwen3", "tiny-opt"}
     assert names["tiny-gpt2"].tied == {"embedding": (0, 5)}
+
+
+def layer_of(name: str):
+    return build_graph(load_model(name), 16).blocks["layer"]
+
+
+def test_parallel_branches_are_summed_before_they_are_reduced():
+    """Both leave partial sums where weights split by rows; one group adds them as they are."""
+    for name, norms in (("tiny-neox", 2), ("tiny-phi", 1)):
+        block = layer_of(name)
+        assert sum(op.family == "layer_norm" for op in block.forward) == norms
+        both = block.producer["branches"]
+        assert (both.inputs, both.group) == (("o", "down"), "branches")
+        assert "attention" not in block.tensors
+    readers = layer_of("tiny-phi").consumers["attention_norm.out"]
+    assert {op.group for op in readers} == {"q", "kv", "up"}
+
+
+def test_branches_with_a_dropout_each_join_one_after_the_other():
+    config = replace(load_model("tiny-neox"), residual_dropout=0.1)
+    block = build_graph(config, 16).blocks["layer"]
+    assert "branches" not in block.groups
+    assert {"attention_add", "mlp_add"} <= set(block.groups)
+
+
+def test_head_norms_belong_to_the_projections():
+    block = layer_of("tiny-qwen3")
+    norms = {op.name: op for op in block.forward if op.outputs[0] in ("q_norm.out", "k_norm.out")}
+    assert {op.group for op in norms.values()} == {"q", "kv"}
+    assert block.tensors["q_norm"].dims == block.tensors["k_norm"].dims == ("d",)
+    assert block.tensors["q_norm.rstd"].dims == ("b", "s", "g", "r")
+
+
+def test_the_position_table_of_opt_starts_later():
+    graph = build_graph(load_model("opt-6.7b"), 2048)
+    assert graph.shape("embedding", "position_embedding") == (2050, 4096)
+    assert graph.blocks["embedding"].producer["located"].attr("offset") == 2
 
 
 def test_a_sequence_longer_than_the_position_table_is_refused():

@@ -21,7 +21,10 @@ from autoplan.lower import lower
 from autoplan.presets import DEGREES, build_plan, parse_pins, spread_layers
 from tests.generators import ADAMW, machine
 
-MODELS = ("tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma")
+MODELS = (
+    "tiny-llama", "tiny-llama-tied", "tiny-gpt2", "tiny-gemma", "tiny-mistral", "tiny-qwen2",
+    "tiny-qwen3", "tiny-opt", "tiny-neox", "tiny-phi", "tiny-phi3",
+)  # fmt: skip
 SEQ_LEN, BATCH = 32, 64
 Pinned = dict[str, object]
 
@@ -90,7 +93,7 @@ def test_describe_gives_the_pins_back():
 @pytest.mark.parametrize("model", MODELS)
 def test_described_plans_lower(model):
     rng, lowered = Random(model), 0
-    while lowered < 12:
+    while lowered < 6:
         pins = random_pins(rng)
         devices = prod(pins[key] for key in DEGREES)
         if devices > 8:
@@ -120,6 +123,23 @@ def test_heads_split_within_groups_where_groups_do_not_divide():
     assert plan.strategies["layer"].splits["q"] == ("r",)
     assert plan.strategies["layer"].splits["kv"] == ("s",)
     assert describe(graph, plan)["tp"] == 8
+
+
+@pytest.mark.parametrize(("model", "gathers"), [("tiny-neox", 2), ("tiny-phi", 1)])
+def test_parallel_branches_are_reduced_at_once(model, gathers):
+    """Both branches' partial sums meet first; branches that share a norm share its gather too."""
+    program = lower(graph_of(model), plan_of(model, "tp=2,zero=0", 2))
+    kinds = Counter(instr.op for instr in program.stages[0].segments["layer/F"].code)
+    assert (kinds["reduce_scatter"], kinds["all_gather"]) == (1, gathers)
+    whole = lower(graph_of(model), plan_of(model, "tp=2,zero=0,sp=false", 2))
+    kinds = Counter(instr.op for instr in whole.stages[0].segments["layer/F"].code)
+    assert kinds["all_reduce"] == 1
+
+
+def test_head_norms_follow_their_projections():
+    splits = plan_of("tiny-qwen3", "tp=2", 2).strategies["layer"].splits
+    assert (splits["q"], splits["kv"]) == (("g",), ("g",))
+    assert not {"q_norm", "k_norm"} & set(splits)
 
 
 def test_axes_are_named_after_the_levels_they_run_over():

@@ -8,15 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autoplan.files.workload import parse_precision, precision_document
 from autoplan.frontends import build_graph, training_step
 from autoplan.ir.graph import Graph
 from autoplan.ir.machine import Stack
 from autoplan.ir.model import DecoderConfig
+from autoplan.ir.plan import Plan
 from autoplan.ir.program import Program
-from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
+from autoplan.ir.workload import LossScale, Optimizer, Workload
 from autoplan.lower import lower
-from autoplan.presets.pins import parse_pins
 from autoplan.presets import build_plan
+from autoplan.presets.pins import parse_pins
 from autoplan.runtime.data import Batches, Shape, open_batches
 from autoplan.runtime.execute import RunResult, execute, whole_records
 from autoplan.runtime.pool import Pool
@@ -38,8 +40,20 @@ GEMMA = replace(
 ADAFACTOR = Optimizer("adafactor")
 LION = Optimizer("lion")
 MUON = Optimizer("muon", {"lr": 1e-2})
+NEOX = replace(
+    GPT, family="gpt_neox", name="tiny-neox", rope_theta=10000.0, rotary_dim=2, head_bias=True,
+    learned_positions=False, tied_embeddings=False, parallel_residual=True, activation="relu",
+    embedding_dropout=0.0, attention_dropout=0.0, residual_dropout=0.0,
+)  # fmt: skip
+QWEN = replace(
+    TINY_LLAMA, family="qwen3", name="tiny-qwen", qkv_bias=True, qk_norm=True, sliding_window=5
+)
 SGD = Optimizer("sgd", {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1})
 SEED = 3
+FSDP2 = "bf16_mixed,parameter=fp32,reduce=bf16"
+"""Mixed precision of torch's fully_shard: casts before gathers, reduces in 16 bits."""
+OVERFLOWING = LossScale(2.0**20, 1)
+"""Gradients overflow at first; the scale grows after every good step."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class Case:
         model: what is trained.
         batch: sequences per step.
         steps: how many.
-        optimizer, trainable, precision: of the workload.
+        optimizer, trainable, precision, loss_scale: of the workload.
         text: read a text file instead of synthetic tokens.
         seq_len: positions per sequence.
     """
@@ -67,6 +81,7 @@ class Case:
     precision: str = "fp64"
     text: bool = False
     seq_len: int = SEQ_LEN
+    loss_scale: LossScale = LossScale()
 
     def __str__(self) -> str:
         """Model, pins and what is unusual, for people and as the name of a test."""
@@ -80,10 +95,11 @@ class Case:
     @property
     def workload(self) -> Workload:
         """Of the plan."""
-        precision = PRECISIONS[self.precision]
+        precision = parse_precision(precision_document(self.precision, []), "precision")
         return Workload(
-            "train", self.batch, self.seq_len, precision, self.optimizer, self.trainable, seed=SEED
-        )
+            "train", self.batch, self.seq_len, precision, self.optimizer, self.trainable,
+            seed=SEED, loss_scale=self.loss_scale,
+        )  # fmt: skip
 
 
 def _pipelines() -> tuple[Case, ...]:
@@ -129,8 +145,12 @@ CASES = (
     Case(4, "dp=2,tp=2,zero=1", optimizer=ADAFACTOR),
     Case(2, "dp=2,zero=2", optimizer=LION),
     Case(4, "dp=2,tp=2,zero=3", optimizer=MUON, steps=3),
+    Case(4, "dp=2,tp=2,zero=3", NEOX),
+    Case(4, "cp=2,tp=2", QWEN),
     Case(4, "dp=2,tp=2", precision="fp32"),
     Case(2, "dp=2,zero=1", precision="bf16_mixed"),
+    Case(2, "dp=2,zero=3", precision=FSDP2),
+    Case(4, "dp=2,pp=2", precision="fp16_mixed", steps=3, loss_scale=OVERFLOWING),
 )
 
 
@@ -140,6 +160,7 @@ class Prepared:
 
     case: Case
     graph: Graph
+    plan: Plan
     program: Program
     batches: Batches
 
@@ -176,4 +197,4 @@ def prepare(case: Case) -> Prepared:
     shape = Shape(case.batch, case.seq_len, case.model.vocab)
     # Any text file will do; this one is at hand wherever the tests are.
     batches = open_batches(shape, SEED, Path(__file__) if case.text else None)
-    return Prepared(case, graph, lower(graph, plan), batches)
+    return Prepared(case, graph, plan, lower(graph, plan), batches)

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from autoplan.frontends import build_graph, training_step
 from autoplan.ir.graph import Graph
 from autoplan.ir.model import DecoderConfig, RopeScaling
-from autoplan.ir.program import Instr, Register
 from autoplan.ir.optimizer import KINDS, UPDATES
+from autoplan.ir.program import Instr, Register
 from autoplan.ir.workload import Optimizer
+from autoplan.ops.updating import Form
 from autoplan.runtime.data import Shape, SyntheticBatches
 from autoplan.runtime.kernels import Place, StepContext, link
 from autoplan.runtime.random import initial
-from autoplan.ops.updating import Form
 from autoplan.runtime.reference import ReferenceBatch, reference_step
 from autoplan.runtime.reference_optimizer import Values, reference_update
 
@@ -30,14 +30,29 @@ LLAMA = DecoderConfig(
 )  # fmt: skip
 GPT2 = DecoderConfig(
     "gpt2", "tiny-gpt2", hidden=8, layers=2, heads=2, kv_heads=2, head_dim=4, ffn=12, vocab=16,
-    max_positions=8, norm="layer_norm", activation="gelu_tanh", gated=False, qkv_bias=True, output_bias=True,
-    mlp_bias=True, rope_theta=None, learned_positions=True, tied_embeddings=True,
+    max_positions=8, norm="layer_norm", activation="gelu_tanh", gated=False, qkv_bias=True,
+    output_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True, tied_embeddings=True,
     embedding_dropout=0.2, attention_dropout=0.2, residual_dropout=0.2, initializer_range=0.4,
 )  # fmt: skip
 GEMMA = DecoderConfig(
     "gemma", "tiny-gemma", hidden=8, layers=2, heads=2, kv_heads=1, head_dim=6, ffn=12, vocab=16,
     max_positions=64, norm_offset=1.0, activation="gelu_tanh", tied_embeddings=True,
     embedding_scale=8**0.5, initializer_range=0.4,
+)  # fmt: skip
+
+QWEN3 = replace(
+    LLAMA, family="qwen3", name="tiny-qwen3", qkv_bias=True, qk_norm=True, sliding_window=3,
+    rope_scaling=None,
+)  # fmt: skip
+PHI = replace(
+    GPT2, family="phi", name="tiny-phi", heads=4, kv_heads=2, learned_positions=False,
+    rope_theta=100.0, rotary_dim=2, qk_norm=True, parallel_residual=True, shared_norm=True,
+    tied_embeddings=False, head_bias=True, residual_dropout=0.0, attention_dropout=0.0,
+)  # fmt: skip
+OPT = replace(GPT2, family="opt", name="tiny-opt", activation="relu", position_offset=2)
+NEOX = replace(
+    PHI, family="gpt_neox", name="tiny-neox", shared_norm=False, head_bias=False, qk_norm=False,
+    residual_dropout=0.2, attention_dropout=0.2, sliding_window=4,
 )  # fmt: skip
 
 
@@ -175,7 +190,10 @@ def step_by_kernels(graph, parameters, batch):
     return loss, gradients
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2, GEMMA], ids=lambda c: c.name)
+EVERY = [LLAMA, GPT2, GEMMA, QWEN3, PHI, OPT, NEOX]
+
+
+@pytest.mark.parametrize("config", EVERY, ids=lambda c: c.name)
 def test_reference_equals_the_kernels_of_the_training_step(config):
     graph = training_step(build_graph(config, SEQ))
     parameters, batch = parameters_of(graph), batch_of(config)

@@ -9,11 +9,11 @@ from torch.profiler import ProfilerActivity, profile
 from autoplan.frontends import build_graph, training_step
 from autoplan.ir.machine import Stack
 from autoplan.ir.program import COLLECTIVES
-from autoplan.ir.workload import PRECISIONS, Workload
+from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
 from autoplan.lower import lower
-from autoplan.ops import FAMILIES
-from autoplan.presets.pins import parse_pins
+from autoplan.ops import FAMILIES, update
 from autoplan.presets import build_plan
+from autoplan.presets.pins import parse_pins
 from autoplan.runtime import kernels
 from autoplan.runtime.kernels.place import DTYPES, Place, StepContext
 from tests.plans import ADAMW, machine
@@ -33,9 +33,22 @@ FACTOR = 3.0
 """A declaration is at most so many times what is measured."""
 
 
-def instructions(model, pins, ranks, precision):
+UPDATES = {"llama": (Optimizer("muon"), Optimizer("lion")), "gpt": (Optimizer("adafactor"),)}
+"""Optimizers whose steps are measured beside those of `MODELS`."""
+
+
+def every_instruction(model, pins, ranks, precision):
     """(instruction, registers, place) of every distinct instruction but collectives."""
-    config, optimizer = MODELS[model]
+    config, own = MODELS[model]
+    yield from instructions(config, own, pins, ranks, precision)
+    for optimizer in UPDATES[model]:
+        for found in instructions(config, optimizer, pins, ranks, precision):
+            if found[0].op in {family.name for family in update.FAMILIES}:
+                yield found
+
+
+def instructions(config, optimizer, pins, ranks, precision):
+    """The same with one optimizer."""
     graph = training_step(build_graph(config, SEQ_LEN))
     batch = SEQUENCES * ranks
     workload = Workload("train", batch, SEQ_LEN, PRECISIONS[precision], optimizer)
@@ -86,7 +99,7 @@ def measured(call):
 def test_declared_workspace_bounds_the_measured_one(model, pins, ranks, precision):
     torch.manual_seed(0)
     wrong = []
-    for instr, registers, place in instructions(model, pins, ranks, precision):
+    for instr, registers, place in every_instruction(model, pins, ranks, precision):
         ins, outs = ([registers[r] for r in numbers] for numbers in (instr.ins, instr.outs))
         kernel = kernels.link(instr, registers, place)
         operands = [operand(register) for register in ins]

@@ -43,7 +43,9 @@ class _Writer:
         self.widths[width].append(name)
         return name
 
-    def op(self, family: str, ins: tuple[str, ...], outs: tuple[str, ...], attrs: Attrs = ()) -> None:
+    def op(
+        self, family: str, ins: tuple[str, ...], outs: tuple[str, ...], attrs: Attrs = ()
+    ) -> None:
         self.ops.append(Op(outs[0], family, ins, outs, attrs, outs[0]))
 
     def linear(self, name: str, source: str, width: str) -> None:
@@ -103,9 +105,14 @@ def block_tables(rng: Random, block: Block, sizes: Sequence[int], batch: int = 4
     extent = {"b": batch, "s": 8, "m": 8, "f": 16}
     axes = [Axis(f"gpu.{i}", size, int(np.prod(sizes[i + 1 :]))) for i, size in enumerate(sizes)]
     kinds = PRECISIONS["bf16_mixed"], Optimizer("adamw", HYPER)
-    prices, transitions = OperatorPrices(pricer, kinds[0], extent), Transitions(pricer, Mesh(tuple(axes)))
+    prices, transitions = (
+        OperatorPrices(pricer, kinds[0], extent),
+        Transitions(pricer, Mesh(tuple(axes))),
+    )
     storage = StorageOptions(prices, transitions, extent, kinds, FREE.stored, CHANNEL)
-    setting = Setting(extent, rng.randint(1, 4), prices, transitions, storage, *kinds, lambda *_: True)
+    setting = Setting(
+        extent, rng.randint(1, 4), prices, transitions, storage, *kinds, lambda *_: True
+    )
     tables = build_tables(BlockSpace(block, len(sizes)), setting)
     assert tables is not None
     return tables
@@ -115,7 +122,9 @@ def factors(tables: BlockTables, weights: np.ndarray) -> list[Factor]:
     """The tables with options folded one by one."""
     result = []
     for chooser in tables.choosers:
-        options = [np.tensordot(weights, chooser.values[:, i], 1) for i in range(chooser.values.shape[1])]
+        options = [
+            np.tensordot(weights, chooser.values[:, i], 1) for i in range(chooser.values.shape[1])
+        ]
         least = options[0]
         for option in options[1:]:
             least = np.minimum(least, option)
@@ -133,7 +142,7 @@ def by_brute_force(sizes: Sequence[int], parts: Sequence[Factor]) -> float:
 
 
 def by_milp(sizes: Sequence[int], parts: Sequence[Factor]) -> float:
-    """The least sum as an integer programme: one column per value, and per pair of values of a factor.
+    """The least sum as an integer programme: a column per value, and per pair of a factor's values.
 
     The columns of a factor sum, along each of its variables, to that variable's values.
     """

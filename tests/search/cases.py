@@ -31,8 +31,8 @@ TINY = DecoderConfig(
 )  # fmt: skip
 TIED = replace(
     TINY, family="gpt2", name="tiny-gpt", kv_heads=4, norm="layer_norm", activation="gelu_tanh",
-    gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, rope_theta=None, learned_positions=True,
-    tied_embeddings=True, residual_dropout=0.1, embedding_dropout=0.1,
+    gated=False, qkv_bias=True, output_bias=True, mlp_bias=True, rope_theta=None,
+    learned_positions=True, tied_embeddings=True, residual_dropout=0.1, embedding_dropout=0.1,
 )  # fmt: skip
 
 
@@ -69,9 +69,7 @@ def request(
 ) -> Request:  # fmt: skip
     """A question about a full training step."""
     graph = training_step(build_graph(config, seq_len))
-    workload = Workload(
-        "train", batch, seq_len, PRECISIONS[precision], Optimizer("adamw", HYPER)
-    )
+    workload = Workload("train", batch, seq_len, PRECISIONS[precision], Optimizer("adamw", HYPER))
     return Request(graph, config, hardware, stack(), workload, parse_pins(pins))
 
 
@@ -138,13 +136,19 @@ def random_request(rng: Random, overlap: bool = False, devices: tuple[int, ...] 
     count = rng.choice(devices)
     fans = rng.choice(((4,), (2, 2))) if count == 4 else (count,)
     levels = [
-        Level(f"level{i}", fan, 10 ** rng.uniform(7, 9.5), rng.choice((0.0, 10 ** rng.uniform(-6, -4))))
+        Level(
+            f"level{i}",
+            fan,
+            10 ** rng.uniform(7, 9.5),
+            rng.choice((0.0, 10 ** rng.uniform(-6, -4))),
+        )
         for i, fan in enumerate(fans)
-    ]  # fmt: skip
+    ]
     hardware = machine(*levels, overlap=overlap, launch=10 ** rng.uniform(-7, -5))
     config = replace(
         TINY, layers=rng.randint(1, 3), kv_heads=rng.choice((1, 2, 4)), gated=rng.random() < 0.7,
-        hidden=rng.choice((8, 12, 16, 24)), ffn=rng.choice((16, 24, 48)), vocab=rng.choice((24, 32, 64)),
+        hidden=rng.choice((8, 12, 16, 24)), ffn=rng.choice((16, 24, 48)),
+        vocab=rng.choice((24, 32, 64)),
     )  # fmt: skip
     batch, seq_len = rng.choice((1, 2, 2, 3)), rng.choice((4, 8, 12))
     return request(config, hardware, batch, seq_len, rng.choice(("fp32", "bf16_mixed")))

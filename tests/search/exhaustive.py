@@ -1,12 +1,12 @@
-"""The best step of a candidate by an integer programme: decisions, stages, recomputing and memory at once.
+"""The best step of a candidate by one integer programme: decisions, stages, recomputing, memory.
 
     minimise   sum_s t_s + (M - 1) max_s t_s + max_s once_s + constants
     t_s      = sum of its blocks: max(XF, WF) + max(XB + RG, WB), or + where nothing overlaps
     so that    memory_s <= limit_s
 
-Where stages are cut and how many layers are run again is enumerated; everything else is columns: a value
-of each variable, and an option with the values that it depends on. It shares with the search the tables
-and the closed form of a step, and nothing of how their minimum is found.
+Where stages are cut and how many layers are run again is enumerated; everything else is columns: a
+value of each variable, and an option with the values that it depends on. It shares with the search
+the tables and the closed form of a step, and nothing of how their minimum is found.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ def best_cut(chain: Chain, cut: Cut, pace: Pace, room: Room, pricer: Pricer) -> 
     return made.least(objective) / MILLI + waiting + pricer.fixed_step
 
 
-def _seconds(made: ChainProgramme, pricer: Pricer) -> tuple[Mapping[str, Row], Row, Mapping[str, Row]]:
-    """Per block a micro-batch's seconds and those once a step; and how much more running a layer again
-    takes."""
+def _seconds(
+    made: ChainProgramme, pricer: Pricer
+) -> tuple[Mapping[str, Row], Row, Mapping[str, Row]]:
+    """Per block a micro-batch's seconds and those once a step; and what another forward adds."""
     both, once, again = {}, {}, {}
     for name, get in made.totals.items():
         kept = add((1.0, get["XB"]), (1.0, get["RG"]))
@@ -197,7 +198,9 @@ def _seconds(made: ChainProgramme, pricer: Pricer) -> tuple[Mapping[str, Row], R
     return both, again, once
 
 
-def _limit(made: ChainProgramme, names: Sequence[str], stage: tuple[int, int], limit: float) -> None:
+def _limit(
+    made: ChainProgramme, names: Sequence[str], stage: tuple[int, int], limit: float
+) -> None:
     """What a stage holds, at the block whose saved tensors are the largest transient."""
     flight, again = stage
     held = add(

@@ -1,7 +1,8 @@
 """Law: what the search minimises is what the simulator measures of the lowered plan.
 
-On a machine where nothing overlaps, with one stage, the channel totals of *any* legal decisions add up
-to the simulated step. Three effects are not sums over decisions, and each test says how far they reach:
+On a machine where nothing overlaps, with one stage, the channel totals of *any* legal decisions add
+up to the simulated step. Three effects are not sums over decisions, and each test says how far they
+reach:
 
     shared reads     two layer operators that fetch one tensor along the same steps fetch it once
     shared messages  parameters of a block move in one message: each bears its share of the latency
@@ -30,7 +31,16 @@ from autoplan.search.chain import Chain, Pace, Room, Solution, estimate
 from autoplan.search.engine import Engine
 from autoplan.search.tables import CHANNEL
 from autoplan.simulate import simulate_priced
-from tests.search.cases import FREE, TIED, TINY, engine, machine, one_stage, random_solution, request
+from tests.search.cases import (
+    FREE,
+    TIED,
+    TINY,
+    engine,
+    machine,
+    one_stage,
+    random_solution,
+    request,
+)
 
 MICRO_BATCHES = 2
 ONCE = ("CLIP", "LOSS")
@@ -103,7 +113,9 @@ class Trial:
 
     def shares_reads(self) -> bool:
         """Whether two layer operators fetch one tensor."""
-        return any(_shares(self.chain.graph.blocks[s.block], s) for s in self.plan.strategies.values())
+        return any(
+            _shares(self.chain.graph.blocks[s.block], s) for s in self.plan.strategies.values()
+        )
 
 
 PARTS = {"GATHER": "weights", "REDUCE": "weights", "FINAL": "once", "NORM": "once", "STEP": "once"}

@@ -1,9 +1,9 @@
 """What people have named comes out by itself, on machines and workloads stated here.
 
-Two layers of real widths; every number of the machines is in this file, so that profiles may change.
-Source of where each is the optimum: Narayanan et al. 2021 (columns, then rows, inside a node), Korthikanti
-et al. 2022 (norms on split positions), Rajbhandari et al. 2020 (optimizer, gradients, parameters split),
-Xu et al. 2021, GSPMD (both dims of a weight over a grid of devices).
+Two layers of real widths; every number of the machines is in this file, so that profiles may
+change. Source of where each is the optimum: Narayanan et al. 2021 (columns, then rows, inside a
+node), Korthikanti et al. 2022 (norms on split positions), Rajbhandari et al. 2020 (optimizer,
+gradients, parameters split), Xu et al. 2021, GSPMD (both dims of a weight over a grid of devices).
 """
 
 from __future__ import annotations
@@ -32,7 +32,16 @@ from tests.search.cases import FREE, HYPER, random_request, stack
 
 GIB = 1 << 30
 LIKE_A100 = Device(
-    "like-a100", 80 * GIB, {"bf16": 312e12, "fp32": 19.5e12}, 312e12, 2e12, 0.8, 2.5e9, 0.31, 0.85, 4.5e-6
+    "like-a100",
+    80 * GIB,
+    {"bf16": 312e12, "fp32": 19.5e12},
+    312e12,
+    2e12,
+    0.8,
+    2.5e9,
+    0.31,
+    0.85,
+    4.5e-6,
 )
 GPT3 = DecoderConfig(
     "gpt2", "gpt3-width", hidden=12288, layers=2, heads=96, kv_heads=96, head_dim=128, ffn=49152,
@@ -57,7 +66,9 @@ def question(
 ) -> Request:
     """How to train it in mixed precision with AdamW."""
     graph = training_step(build_graph(config, seq_len))
-    workload = Workload("train", batch, seq_len, PRECISIONS["bf16_mixed"], Optimizer("adamw", HYPER))
+    workload = Workload(
+        "train", batch, seq_len, PRECISIONS["bf16_mixed"], Optimizer("adamw", HYPER)
+    )
     return Request(graph, config, hardware, stack(floor=5e-4), workload, parse_pins(pins))
 
 
@@ -95,7 +106,7 @@ def collectives(asked: Request, plan: Plan) -> list[str]:
 
 def test_optimizer_state_alone_is_split_where_there_is_room():
     """Several micro-batches over links too slow to gather weights for each of them."""
-    plan, words = best(question(LLAMA_13B, node(8, 16e9, 9e-6, 16), 64, 4096, ("pp=1",)))
+    plan, words = best(question(LLAMA_13B, node(8, 20e9, 9e-6, 13), 64, 4096, ("pp=1",)))
     assert (words["dp"], words["zero"]) == (8, 1)
     assert words["micro_batches"] > 1
     weights = {"w_q", "w_k", "w_v", "w_o", "w_up", "w_gate", "w_down"}
@@ -114,7 +125,9 @@ def test_parameters_are_split_where_there_is_none():
     for name in ("w_q", "w_o", "w_up", "w_down"):
         stored = plan.strategies["layer"].stored[name]
         assert _splits(stored.parameter) == _splits(stored.gradient) == 1
-    slower = search(replace(asked, pins=parse_pins(["dp=8,zero=1,recompute=none|full,micro_batch=1"])))
+    slower = search(
+        replace(asked, pins=parse_pins(["dp=8,zero=1,recompute=none|full,micro_batch=1"]))
+    )
     assert slower.plans[0].timeline.step_time > search(asked).plans[0].timeline.step_time
 
 
@@ -135,7 +148,7 @@ def test_both_dims_of_weights_are_split_with_less_traffic_than_one():
 
 
 def on_one_axis(made: Search) -> Ranked:
-    """The best plan where all devices are one axis: what it does to one dim, it does alike on all."""
+    """The best plan where all devices are one axis: what splits a dim splits it over all."""
     hardware = made.request.hardware
     mesh = Mesh(name_axes(hardware, [(hardware.count, 1)]))
     shape = Shape(1, mesh, 0, 1, "1f1b")
@@ -169,7 +182,7 @@ def sent(made: Search, plan: Plan) -> float:
     return total
 
 
-# --- more of anything never hurts -------------------------------------------------------------------
+# --- more of anything never hurts ---------------------------------------------------------------
 
 
 @cache
@@ -200,7 +213,8 @@ def test_a_faster_device_is_never_worse(seed, what):
     kind = asked.hardware.device
     peaks = {dtype: 1.5 * peak for dtype, peak in kind.peak_flops.items()}
     better = {
-        "peak_flops": peaks, "memory_bandwidth": 1.5 * kind.memory_bandwidth, "launch": 0.5 * kind.launch
+        "peak_flops": peaks, "memory_bandwidth": 1.5 * kind.memory_bandwidth,
+        "launch": 0.5 * kind.launch,
     }  # fmt: skip
     faster = replace(kind, **{what: better[what]})
     assert estimate(replace(asked, hardware=replace(asked.hardware, device=faster))) <= least(seed)

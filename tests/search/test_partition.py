@@ -24,7 +24,9 @@ def random_chain(rng: Random) -> ChainCosts:
     transient = np.array([rng.choice((0, numbers[kind][3])) for kind in kinds], dtype=float)
     may = layer if rng.random() < 0.7 else np.zeros_like(layer)
     columns = table.T
-    return ChainCosts(columns[0] + 1, columns[1], columns[2], columns[3], columns[4], transient, layer, may)
+    return ChainCosts(
+        columns[0] + 1, columns[1], columns[2], columns[3], columns[4], transient, layer, may
+    )
 
 
 def random_limits(rng: Random, costs: ChainCosts) -> Limits:
@@ -44,7 +46,9 @@ def random_limits(rng: Random, costs: ChainCosts) -> Limits:
     return Limits(flight, memory, micro_batches, rng.random() < 0.2, given)
 
 
-def every_cut(costs: ChainCosts, limits: Limits) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def every_cut(
+    costs: ChainCosts, limits: Limits
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(bounds, recomputed layers of each stage) of every legal partition that fits."""
     n, stages = len(costs.seconds), len(limits.in_flight)
     for cuts in combinations(range(1, n), stages - 1):
@@ -56,7 +60,10 @@ def every_cut(costs: ChainCosts, limits: Limits) -> Iterator[tuple[tuple[int, ..
         most = [int(costs.may_recompute[part].sum()) for part in parts]
         counts = [[m] if limits.must_recompute else range(m + 1) for m in most]
         for again in product(*counts):
-            used = [memory(costs, limits, s, part, k) for s, (part, k) in enumerate(zip(parts, again, strict=True))]
+            used = [
+                memory(costs, limits, s, part, k)
+                for s, (part, k) in enumerate(zip(parts, again, strict=True))
+            ]
             if all(u <= limit + 1e-9 for u, limit in zip(used, limits.memory, strict=True)):
                 yield bounds, again
 
@@ -68,7 +75,9 @@ def memory(costs: ChainCosts, limits: Limits, stage: int, part: slice, again: in
     return float(held + costs.transient[part].max() - flight * saved * again)
 
 
-def step(costs: ChainCosts, limits: Limits, bounds: tuple[int, ...], again: tuple[int, ...]) -> float:
+def step(
+    costs: ChainCosts, limits: Limits, bounds: tuple[int, ...], again: tuple[int, ...]
+) -> float:
     more = float(np.max(costs.again * costs.may_recompute, initial=0.0))
     seconds = [
         float(costs.seconds[i:j].sum()) + k * more

@@ -105,7 +105,7 @@ def adafactor_sums(site: Site) -> Kernel:
                 squares.copy_(squares.to(exact).lerp_(square, rate))
         roots = _inverse_root(outer, states, exact)
         for down, across, (g, v) in _row_blocks(outer, grad, value):
-            values += v.to(exact).square_().sum()
+            values += v.to(exact).square().sum()
             steps += _step(outer, roots, (down, across), g.to(exact) * known[0]).square_().sum()
         return (*states, values, scales, steps)
 

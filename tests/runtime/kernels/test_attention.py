@@ -11,12 +11,13 @@ from autoplan.runtime.kernels import Place
 from tests.runtime.kernels.calls import close, gradients, like, rand, run
 
 
-def plain_attention(q, k, v, first, causal, scale):
+def plain_attention(q, k, v, first, causal, scale, window=0):
     b, s, g, r, d = q.shape
     scores = torch.einsum("bsgrd,btgd->bgrst", q, k) * scale
     if causal:
-        t = torch.arange(k.shape[1])
-        scores = scores.masked_fill(t[None] > torch.arange(first, first + s)[:, None], -math.inf)
+        t, i = torch.arange(k.shape[1])[None], torch.arange(first, first + s)[:, None]
+        scores = scores.masked_fill(t > i, -math.inf)
+        scores = scores.masked_fill(t <= i - (window or k.shape[1]), -math.inf)
     lse = scores.logsumexp(-1).permute(0, 3, 1, 2)
     return torch.einsum("bgrst,btgd->bsgrd", scores.softmax(-1), v), lse
 
@@ -44,6 +45,37 @@ def test_attention_family(causal, g, r, s, parts, c):
     operands = (do, q, k, v, *got)
     found = run("attention_grad", operands, like(q, k, v), attrs, place=place)
     close(found, gradients(forward, (q, k, v), do))
+
+
+@pytest.mark.parametrize("window", [1, 3, 9, 99])
+@pytest.mark.parametrize("dropout", [0.0, 1e-12])
+@pytest.mark.parametrize(("s", "parts", "c"), [(6, 1, 0), (3, 2, 1), (5, 3, 1)])
+def test_attention_in_a_window(window, dropout, s, parts, c):
+    """On both back ends, for every shard of the queries, and for windows wider than the keys."""
+    q, k, v = rand(2, s, 2, 2, 4), rand(2, s * parts, 2, 4), rand(2, s * parts, 2, 4, seed=1)
+    do = rand(2, s, 2, 2, 4, seed=2)
+    attrs = attention_attrs(window=window, dropout=dropout, shard=((1, (0,)),))
+    place = Place((parts,), (c,))
+
+    def forward(q, k, v):
+        return plain_attention(q, k, v, s * c, True, 0.3, window)[0]
+
+    kinds = [*like(q), ((2, s, 2, 2), q.dtype)]
+    got = run("attention", (q, k, v), kinds, attrs, place=place)
+    close(got, plain_attention(q, k, v, s * c, True, 0.3, window), 1e-9)
+    found = run("attention_grad", (do, q, k, v, *got), like(q, k, v), attrs, place=place)
+    close(found, gradients(forward, (q, k, v), do), 1e-9)
+
+
+def test_whole_blocks_of_keys_may_lie_outside_the_window():
+    """The fused kernel takes keys in blocks; one that a query sees nothing of adds nothing."""
+    q, k, v = rand(1, 1100, 1, 1, 4), rand(1, 1100, 1, 4), rand(1, 1100, 1, 4, seed=1)
+    attrs = attention_attrs(window=50)
+    kinds = [*like(q), ((1, 1100, 1, 1), q.dtype)]
+    got = run("attention", (q, k, v), kinds, attrs)
+    close(got, plain_attention(q, k, v, 0, True, 0.3, 50))
+    found = run("attention_grad", (q, q, k, v, *got), like(q, k, v), attrs)
+    assert all(t.isfinite().all() for t in found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

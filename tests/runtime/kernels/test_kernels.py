@@ -47,28 +47,30 @@ def test_bias_family():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
-def test_rms_norm_family(offset):
-    x, w, dy = rand(2, 3, 8), rand(8), rand(2, 3, 8, seed=1)
+@pytest.mark.parametrize("rows", [(2, 3), (2, 3, 2, 5)], ids=["positions", "heads"])
+def test_rms_norm_family(offset, rows):
+    x, w, dy = rand(*rows, 8), rand(8), rand(*rows, 8, seed=1)
     attrs = {"eps": 1e-5, "offset": offset}
 
     def forward(x, w):
         return F.rms_norm(x, (8,), eps=1e-5) * (offset + w)
 
     dx, dw = gradients(forward, (x, w), dy)
-    y, rstd = run("rms_norm", (x, w), [*like(x), ((2, 3), x.dtype)], attrs)
+    y, rstd = run("rms_norm", (x, w), [*like(x), (rows, x.dtype)], attrs)
     close([y], [forward(x, w)])
     close(run("rms_norm_dx", (dy, x, w, rstd), like(x), attrs), [dx])
     with_accumulator("rms_norm_dw", (dy, x, rstd), dw)
 
 
-def test_layer_norm_family():
-    x, w, bias, dy = rand(2, 3, 8), rand(8), rand(8, seed=2), rand(2, 3, 8, seed=1)
+@pytest.mark.parametrize("rows", [(2, 3), (2, 3, 2, 5)], ids=["positions", "heads"])
+def test_layer_norm_family(rows):
+    x, w, bias, dy = rand(*rows, 8), rand(8), rand(8, seed=2), rand(*rows, 8, seed=1)
 
     def forward(x, w, bias):
         return F.layer_norm(x, (8,), w, bias, 1e-5)
 
     dx, dw, _ = gradients(forward, (x, w, bias), dy)
-    row = ((2, 3), x.dtype)
+    row = (rows, x.dtype)
     y, mean, rstd = run("layer_norm", (x, w, bias), [*like(x), row, row], {"eps": 1e-5})
     close([y], [forward(x, w, bias)])
     close(run("layer_norm_dx", (dy, x, w, mean, rstd), like(x)), [dx])
@@ -99,6 +101,7 @@ ACTIVATIONS = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": lambda x: x.clamp(min=0),
 }
 
 
@@ -128,6 +131,17 @@ def test_rotary_is_a_rotation_by_position(scaling, middle):
         first, second = x[1, 2, ..., 1], x[1, 2, ..., 5]
         expected = first * math.cos(angle) - second * math.sin(angle)
         close([y[1, 2, ..., 1]], [expected])
+
+
+def test_rotary_of_a_part_leaves_the_rest():
+    """The part is rotated as a head of its width is; what lies beyond passes, both ways."""
+    x, positions = rand(2, 5, 3, 8), torch.arange(5).expand(2, 5)
+    for sign in (1, -1):
+        attrs = {"theta": 100.0, "sign": sign, "scaling": None}
+        (y,) = run("rotary", (x, positions), like(x), {**attrs, "width": 4})
+        part = x[..., :4].contiguous()
+        close([y[..., :4]], run("rotary", (part, positions), like(part), attrs))
+        assert torch.equal(y[..., 4:], x[..., 4:])
 
 
 def test_dropout_of_shards_is_the_shard_of_dropout():
@@ -170,6 +184,19 @@ def test_embedding_family_with_a_split_vocabulary():
         total += run("embedding", (ids, part), like(dy), shard, place=place)[0]
         with_accumulator("embedding_grad", (ids, dy), dtable[rows], shard, place=place)
     close([total], [F.embedding(ids, table)])
+
+
+def test_embedding_with_an_offset_reads_later_rows():
+    ids = torch.tensor([[0, 5, 3], [1, 4, 1]])
+    table, dy = rand(8, 4), rand(2, 3, 4)
+    close(run("embedding", (ids, table), like(dy), {"offset": 2}), [table[ids + 2]])
+    (expected,) = gradients(lambda t: F.embedding(ids + 2, t), (table,), dy)
+    with_accumulator("embedding_grad", (ids, dy), expected, {"offset": 2})
+    for c in range(2):
+        attrs = {"offset": 2, "shard": ((0, (0,)),)}
+        rows = slice(4 * c, 4 * c + 4)
+        part = expected[rows]
+        with_accumulator("embedding_grad", (ids, dy), part, attrs, place=Place((2,), (c,)))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])

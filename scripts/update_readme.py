@@ -1,0 +1,77 @@
+"""Run what the README shows and write the output into it.
+
+    python scripts/update_readme.py            the search and the rehearsal
+    python scripts/update_readme.py --compare  also the table of predicted and measured step times
+
+Output is taken as a terminal of 100 columns shows it. The table is worth taking only while the
+machine has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+COLUMNS = 100
+SHOWN = ("search", "rehearsal")
+"""The commands of the README's first line, after those that make the environment, in order."""
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r[^\n]*(?=\x1b\[K)")
+"""Colours, and progress that is written over."""
+
+
+def on_terminal(words: list[str]) -> str:
+    """What a command shows on a terminal, without colours and progress."""
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 50, COLUMNS, 0, 0))
+    with subprocess.Popen(words, stdout=terminal, stderr=terminal, cwd=ROOT) as process:
+        os.close(terminal)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(screen, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+    os.close(screen)
+    if process.returncode:
+        raise SystemExit(f"{shlex.join(words)} ended with {process.returncode}")
+    text = CONTROL.sub("", b"".join(chunks).decode().replace("\r\n", "\n"))
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.splitlines()]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+
+
+def put(readme: str, name: str, text: str) -> str:
+    """The README with what stands between the marks of a name replaced."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+    before, _, rest = readme.partition(begin)
+    return before + begin + text + end + rest.partition(end)[2]
+
+
+def main() -> None:
+    """Update the README."""
+    readme = README.read_text()
+    (line,) = re.findall(r"^python3 -m venv .*autoplan search.*$", readme, re.MULTILINE)
+    commands = [shlex.split(part) for part in line.split(" && ")[2:]]
+    for name, words in zip(SHOWN, commands, strict=True):
+        readme = put(readme, name, f"```text\n{on_terminal(words)}\n```")
+    if "--compare" in sys.argv:
+        command = [sys.executable, str(ROOT / "scripts" / "compare_here.py")]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+        readme = put(readme, "predicted and measured", done.stdout.strip())
+    README.write_text(readme)
+
+
+if __name__ == "__main__":
+    main()
