@@ -203,12 +203,14 @@ class Engine:
             Pace(shape.stages, shape.micro_batches, flight, 0.0, overlap, again)
             for overlap in overlaps
         ]
-        free = [chain.solve(pace) for pace in paces]
-        if any(found is None or found.objective >= limit.best for found in free):
-            return None
+        free = []
+        for pace in paces:
+            found = chain.solve(pace)
+            if found is None or found.objective >= limit.best:
+                return None
+            free.append((pace, found))
         best: Estimate | None = None
-        for pace, found in zip(paces, free, strict=True):
-            assert found is not None
+        for pace, found in free:
             best = _better(best, estimate(chain, found, pace, room, self.pricer))
         if best and (again or not any(best.partition.recompute)):
             return best

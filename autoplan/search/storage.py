@@ -71,6 +71,8 @@ class StorageOptions:
         self._routes: dict[
             tuple[str, ...], tuple[dict[Layout, int], FloatArray, FloatArray, float]
         ] = {}
+        self._counts: dict[tuple[tuple[str, ...], Layout], float] = {}
+        self._updates: dict[object, tuple[float, float, float]] = {}
         self._parameters: dict[tuple[str, str], ParameterPrices] = {}
         self._policy = Policy(self.optimizer, self.precision, extent)
 
@@ -155,8 +157,13 @@ class StorageOptions:
         i, j = number[source], number[target]
         return float(per_byte[i, j]) * elements * DTYPE_BYTES[dtype], float(seconds[i, j])
 
-    def _elements(self, dims: Sequence[str], layout: Layout) -> float:
-        return prod(self.extent[dim] // split_factor(dim, layout, self.sizes) for dim in dims)
+    def _elements(self, dims: tuple[str, ...], layout: Layout) -> float:
+        key = (dims, layout)
+        if key not in self._counts:
+            self._counts[key] = prod(
+                self.extent[dim] // split_factor(dim, layout, self.sizes) for dim in dims
+            )
+        return self._counts[key]
 
     def _vectors(
         self, dims: tuple[str, ...], stored: Stored, used: Layout, raw: Layout, form: Form | None
@@ -209,24 +216,33 @@ class StorageOptions:
         totals: tuple[FloatArray, FloatArray],
     ) -> float:  # fmt: skip
         """Adds norm and update; returns bytes of gradient and optimizer state."""
-        precision, prices, once = self.precision, self.prices, self.channels["ON"]
-        vector, latency = totals
+        key = (dims, form, stored.optimizer)
+        if key not in self._updates:
+            self._updates[key] = self._update(dims, form, stored.optimizer)
+        scaling, latency, held = self._updates[key]
+        totals[0][self.channels["ON"]] += scaling
+        totals[1][self.channels["ON"]] += latency
         gradient = self._elements(dims, stored.gradient)
-        shard = self._elements(dims, stored.optimizer)
-        part, factor = (shard, precision.gradient), (1, precision.of("statistic"))
+        return gradient * DTYPE_BYTES[self.precision.gradient] + held
+
+    def _update(
+        self, dims: tuple[str, ...], form: Form, layout: Layout
+    ) -> tuple[float, float, float]:
+        """(seconds that scale with bytes, latency, bytes of state) of norm and update of a shard."""
+        precision, prices = self.precision, self.prices
+        part = (self._elements(dims, layout), precision.gradient)
+        factor = (1, precision.of("statistic"))
         # One operator adds up the squares of all parameters of a block.
-        alone = prices.on_elements("square_sum", [factor], [factor])
-        together = prices.on_elements("square_sum", [part, factor], [factor])
-        latency[once] += alone
-        vector[once] += together - alone
-        made = recipe(self._policy, form, dims, stored.optimizer)
+        latency = prices.on_elements("square_sum", [factor], [factor])
+        scaling = prices.on_elements("square_sum", [part, factor], [factor]) - latency
+        made = recipe(self._policy, form, dims, layout)
         for step in made.steps:
             if isinstance(step, Compute):
-                vector[once] += prices.updating(step, self.sizes)
+                scaling += prices.updating(step, self.sizes)
             else:
                 piece = step.piece
                 route = self._route(piece.dims, piece.dtype, piece.layout, step.target)
-                vector[once] += route[0]
-                latency[once] += route[1]
+                scaling += route[0]
+                latency += route[1]
         states = (piece.register(self.sizes, self.extent) for piece in made.states)
-        return gradient * DTYPE_BYTES[precision.gradient] + sum(s.nbytes for s in states)
+        return scaling, latency, float(sum(s.nbytes for s in states))

@@ -10,8 +10,7 @@ from autoplan.errors import InputError
 from autoplan.ir.machine import Hardware
 from autoplan.ir.timeline import MEMORY_LINES
 from autoplan.lower import lower
-from autoplan.presets import build_plan, parse_pins
-from autoplan.presets.pins import Pin, Pins
+from autoplan.presets import DEGREES, Pin, Pins, build_plan, parse_pins
 from autoplan.simulate import simulate
 from autoplan.workflow.documents import price_plan
 from autoplan.workflow.measured import compare_measured, parse_measured
@@ -110,7 +109,10 @@ def _better_machines(hardware: Hardware) -> Iterator[tuple[str, Hardware]]:
 
 
 def _why_not(priced: Priced, pins: Pins) -> tuple[Priced | None, dict[str, Any]]:
-    """The plan that pins describe, and how it differs in time and memory, by part."""
+    """The plan that pins describe, and how it differs in time and memory, by part.
+
+    What the pins leave open is as in the plan where that is possible, degrees first given up.
+    """
     plan = priced.plan
     machine = (plan.hardware, plan.stack)
     kept: dict[str, Pin] = {
@@ -118,8 +120,15 @@ def _why_not(priced: Priced, pins: Pins) -> tuple[Priced | None, dict[str, Any]]
         for key, value in priced.parallel.items()
         if key in KEPT and key not in pins and _is_pin(priced.parallel, key, value)
     }
+    degrees = {
+        key: Pin((value,))
+        for key, value in priced.parallel.items()
+        if key in DEGREES and key not in pins and isinstance(value, int)
+    }
+    if "dp" in degrees:
+        degrees["dp"] = Pin((-1,))
     refused: list[str] = []
-    for rest in (kept, {}):
+    for rest in ({**kept, **degrees}, kept, {}):
         try:
             other = build_plan(priced.graph, plan.model, machine, plan.workload, {**rest, **pins})
         except InputError as error:

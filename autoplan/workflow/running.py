@@ -188,7 +188,9 @@ def _precision(text: str) -> Precision:
     try:
         return parse_precision(document, "--precision", "")
     except InputError as error:
-        problems = [replace(p, field=p.field.strip(".").removesuffix("name")) for p in error.problems]
+        problems = [
+            replace(p, field=p.field.strip(".").removesuffix("name")) for p in error.problems
+        ]
         raise InputError(problems) from None
 
 

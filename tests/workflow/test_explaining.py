@@ -87,6 +87,8 @@ def test_the_other_plan_takes_over_what_was_decided():
         2,
     )
     assert other["vocab"]
+    halved = plan_explain(QUESTION, "pp=1").document["why_not"]["parallel"]
+    assert (halved["tp"], halved["pp"], halved["dp"]) == (2, 1, 2)
     piped = replace(QUESTION, pins=("pp=4",))
     assert plan_explain(piped, "dp=4").document["why_not"]["parallel"]["zero"] == 1
 
