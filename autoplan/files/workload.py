@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from autoplan.errors import InputError, Problem, nearest
+from autoplan.errors import Problem, nearest
 from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.ir.optimizer import OPTIMIZERS
 from autoplan.ir.workload import (

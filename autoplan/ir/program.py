@@ -170,8 +170,8 @@ class SlotSpec:
         layout: how the global tensor is cut over the stage's mesh.
         dims: dim names of the tensor.
         source: what fills it: ("parameter", full name), ("state", full name, state), ("master",
-            full name), ("feed", name), ("count",), ("channel",), ("scale", initial value) of the loss,
-            ("scale_counts",): good steps in a row and steps taken.
+            full name), ("feed", name), ("count",), ("channel",), ("scale", initial value) of the
+            loss, ("scale_counts",): good steps in a row and steps taken.
     """
 
     slot: Slot

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,25 +81,44 @@ class Limits:
     layers: Sequence[int] | None = None
 
 
-class _Intervals:
-    """What all intervals [i, j) of a chain cost, whichever stage they become."""
+ALL_LENGTHS = 48
+"""Instances up to which a stage may be as long as the chain."""
+LONGEST = 4
+"""On longer chains a stage has at most so many times the mean number of instances."""
 
-    def __init__(self, costs: ChainCosts) -> None:
+
+class _Intervals:
+    """What all intervals of a chain cost, whichever stage they become.
+
+    Tables are [end, length - 1]: an interval of some length before each end.
+    """
+
+    def __init__(self, costs: ChainCosts, stages: int) -> None:
         n = len(costs.seconds)
+        longest = n if n <= ALL_LENGTHS else min(n, LONGEST * -(-n // stages))
+        self.start = np.arange(n + 1)[:, None] - np.arange(1, longest + 1)[None, :]
+        inside = self.start >= 0
+        self.start = np.maximum(self.start, 0)
 
         def spans(values: FloatArray) -> FloatArray:
             prefix = np.concatenate([[0.0], np.cumsum(values)])
-            return np.asarray(prefix[None, :] - prefix[:, None])
+            return np.asarray(prefix[:, None] - prefix[self.start])
 
         self.seconds = spans(costs.seconds)
         self.layers = spans(costs.layer.astype(float))
         self.choices = spans(costs.may_recompute.astype(float))
-        self.fixed = spans(costs.weights) + _running_max(costs.transient)
+        self.fixed = spans(costs.weights) + self._running_max(costs.transient)
         self.per_flight = spans(costs.inputs + costs.saved)
         # Layers that may be recomputed are alike; the largest stands for all.
         self.saving = float(np.max(costs.saved * costs.may_recompute, initial=0.0))
         self.again = float(np.max(costs.again * costs.may_recompute, initial=0.0))
-        self.legal = (self.layers >= 1) & np.triu(np.ones((n + 1, n + 1), dtype=bool), 1)
+        self.legal = inside & (self.layers >= 1)
+
+    def _running_max(self, values: FloatArray) -> FloatArray:
+        """The largest value in each interval."""
+        table = np.zeros(self.start.shape)
+        table[1:] = np.append(values, 0.0)[self.start[1:]]
+        return np.asarray(np.maximum.accumulate(table, axis=1))
 
 
 class _Stage:
@@ -120,20 +140,7 @@ class _Stage:
         self.count = np.where(legal, count, 0.0)
         cost = intervals.seconds + self.count * intervals.again
         self.cost = np.where(legal, cost, np.inf)
-        self._held, self._saving = held, saving
-
-    def memory(self, i: int, j: int) -> float:
-        """Estimated bytes of an interval."""
-        return float(self._held[i, j] - self.count[i, j] * self._saving)
-
-
-def _running_max(values: FloatArray) -> FloatArray:
-    """[i, j) -> the largest value in it."""
-    n = len(values)
-    table = np.zeros((n + 1, n + 1))
-    for i in range(n):
-        table[i, i + 1 :] = np.maximum.accumulate(values[i:])
-    return table
+        self.memory = held - self.count * saving
 
 
 def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
@@ -143,7 +150,7 @@ def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
         costs: of the chain.
         limits: one entry per stage.
     """
-    intervals = _Intervals(costs)
+    intervals = _Intervals(costs, len(limits.in_flight))
     known: dict[tuple[object, ...], _Stage] = {}
     stages = []
     for s in range(len(limits.in_flight)):
@@ -152,28 +159,35 @@ def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
         if key not in known:
             known[key] = _Stage(intervals, limits, s)
         stages.append(known[key])
-    bottleneck = _least_bottleneck(stages)
+    bottleneck = _least_bottleneck(stages, intervals.start)
     if not np.isfinite(bottleneck):
         return None
     repeats = limits.micro_batches - 1
-    free = _least_sum(stages, np.inf)[0]
+    free = _least_sum(stages, intervals.start, np.inf)[0]
     best: tuple[float, list[int]] | None = None
     for threshold in _thresholds(stages, bottleneck):
         if best is not None and free + repeats * threshold >= best[0]:
             break
-        total, bounds = _least_sum(stages, threshold * (1 + 1e-12))
-        worst = max(s.cost[i, j] for s, i, j in zip(stages, bounds, bounds[1:], strict=False))
+        total, bounds = _least_sum(stages, intervals.start, threshold * (1 + 1e-12))
+        worst = max(s.cost[at] for s, at in zip(stages, _places(bounds), strict=True))
         value = total + repeats * float(worst)
         if best is None or value < best[0]:
             best = (value, bounds)
+        if total <= free * (1 + 1e-12):
+            break  # a larger bottleneck cannot lower the sum
     assert best is not None
-    cuts = list(zip(stages, best[1], best[1][1:], strict=False))
+    cuts = list(zip(stages, _places(best[1]), strict=True))
     return Partition(
         tuple(best[1]),
-        tuple(int(s.count[i, j]) for s, i, j in cuts),
-        tuple(float(s.cost[i, j]) for s, i, j in cuts),
-        tuple(s.memory(i, j) for s, i, j in cuts),
+        tuple(int(s.count[at]) for s, at in cuts),
+        tuple(float(s.cost[at]) for s, at in cuts),
+        tuple(float(s.memory[at]) for s, at in cuts),
     )
+
+
+def _places(bounds: Sequence[int]) -> list[tuple[int, int]]:
+    """Where the intervals between bounds stand in the tables."""
+    return [(j, j - i - 1) for i, j in pairwise(bounds)]
 
 
 def _thresholds(stages: Sequence[_Stage], bottleneck: float) -> Iterator[float]:
@@ -183,24 +197,33 @@ def _thresholds(stages: Sequence[_Stage], bottleneck: float) -> Iterator[float]:
     yield from np.unique(np.concatenate(finite)).tolist()
 
 
-def _least_bottleneck(stages: Sequence[_Stage]) -> float:
-    best = stages[0].cost[0]
-    for stage in stages[1:]:
-        best = np.min(np.maximum(best[:, None], stage.cost), axis=0)
+def _origin(ends: int) -> FloatArray:
+    """Cost before the first stage: nothing, at the start of the chain."""
+    best = np.full(ends, np.inf)
+    best[0] = 0.0
+    return best
+
+
+def _least_bottleneck(stages: Sequence[_Stage], start: NDArray[np.intp]) -> float:
+    best = _origin(len(start))
+    for stage in stages:
+        best = np.maximum(best[start], stage.cost).min(axis=1)
     return float(best[-1])
 
 
-def _least_sum(stages: Sequence[_Stage], most: float) -> tuple[float, list[int]]:
+def _least_sum(
+    stages: Sequence[_Stage], start: NDArray[np.intp], most: float
+) -> tuple[float, list[int]]:
     """Least sum of stage costs with none above `most`, and the bounds that give it."""
-    best = np.where(stages[0].cost[0] <= most, stages[0].cost[0], np.inf)
+    best = _origin(len(start))
+    rows = np.arange(len(start))
     origins = []
-    for stage in stages[1:]:
-        allowed = np.where(stage.cost <= most, stage.cost, np.inf)
-        total = best[:, None] + allowed
-        origins.append(total.argmin(axis=0))
-        best = total.min(axis=0)
-    end = len(best) - 1
-    bounds = [end]
+    for stage in stages:
+        total = best[start] + np.where(stage.cost <= most, stage.cost, np.inf)
+        choice = total.argmin(axis=1)
+        origins.append(start[rows, choice])
+        best = total[rows, choice]
+    bounds = [len(best) - 1]
     for origin in reversed(origins):
         bounds.append(int(origin[bounds[-1]]))
-    return float(best[end]), [0, *reversed(bounds)]
+    return float(best[-1]), bounds[::-1]

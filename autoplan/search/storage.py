@@ -7,7 +7,7 @@ parameter, so they are options of its table and no outer choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -228,7 +228,7 @@ class StorageOptions:
     def _update(
         self, dims: tuple[str, ...], form: Form, layout: Layout
     ) -> tuple[float, float, float]:
-        """(seconds that scale with bytes, latency, bytes of state) of norm and update of a shard."""
+        """(seconds that scale with bytes, latency, bytes of state) of a shard's norm and update."""
         precision, prices = self.precision, self.prices
         part = (self._elements(dims, layout), precision.gradient)
         factor = (1, precision.of("statistic"))

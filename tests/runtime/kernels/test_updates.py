@@ -109,8 +109,7 @@ def test_a_skipped_step_changes_nothing(op):
 def test_the_scale_grows_and_falls(squares, counts, expected):
     """The norm 4 of unscaled gradients is clipped to 1; the third good step in a row doubles."""
     operands = [torch.tensor(value) for value in (squares, 8.0, counts)]
-    found = run(
-        "clip_factor", operands, [((2,), torch.float32), ((), torch.float32), ((2,), torch.float32)],
-        {"clip": 1.0, "growth_interval": 3}, alias=(-1, 1, 2),
-    )  # fmt: skip
+    results = [((2,), torch.float32), ((), torch.float32), ((2,), torch.float32)]
+    attrs = {"clip": 1.0, "growth_interval": 3}
+    found = run("clip_factor", operands, results, attrs, alias=(-1, 1, 2))
     close(found, [torch.tensor(value) for value in expected], 1e-6)
