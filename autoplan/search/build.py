@@ -93,11 +93,19 @@ class _TableBuilder:
     # --- domains --------------------------------------------------------------------------------
 
     def _domain(self, number: int) -> IndexArray:
-        variable = self.space.variables[number]
+        variable, allowed = self.space.variables[number], self.setting.allowed
+        followers = [
+            (group, self.space.choices[group])
+            for group in self.space.followed
+            if self.space.groups[group] == number
+        ]
         keep = [
-            i for i, value in enumerate(variable.values)
-            if self._divides(value) and self.setting.allowed(variable.name, value)
-        ]  # fmt: skip
+            i
+            for i, value in enumerate(variable.values)
+            if self._divides(value)
+            and allowed(variable.name, value)
+            and all(allowed(group, choices[i]) for group, choices in followers)
+        ]
         return np.array(keep, dtype=np.intp)
 
     def _divides(self, value: object) -> bool:
@@ -149,9 +157,9 @@ class _TableBuilder:
 
     def _seconds(self, op: Op, accumulate: bool = False) -> FloatArray:
         number = self.space.groups[op.group]
-        values = self.space.variables[number].values
+        choices = self.space.choices[op.group]
         dims = self.setting.prices.dims(self.block, op)
-        rows = [self._local(dims, values[i]) for i in self.domains[number]]
+        rows = [self._local(dims, choices[i]) for i in self.domains[number]]
         return self.setting.prices.seconds(self.block, op, rows, accumulate)
 
     def _adding(self, parameter: str = "") -> float:
@@ -361,9 +369,12 @@ class _TableBuilder:
 
     def _choose(self, sides: tuple[Side, Side], values: FloatArray, meaning: SavedChoice) -> None:
         """Add a factor with options over the variables of two sides."""
-        scope = (sides[0].variable, sides[1].variable)
-        if scope[0] > scope[1]:
-            scope, values = (scope[1], scope[0]), values.transpose(0, 1, 3, 2)
+        first, second = sides[0].variable, sides[1].variable
+        scope: tuple[int, ...] = (first, second)
+        if first == second:  # an addition at its hub's home
+            scope, values = (first,), np.diagonal(values, axis1=2, axis2=3)
+        elif first > second:
+            scope, values = (second, first), values.transpose(0, 1, 3, 2)
         self._choosers.append(Chooser(scope, values, meaning))
 
     # --- parameters -----------------------------------------------------------------------------

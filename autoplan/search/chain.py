@@ -226,13 +226,12 @@ class Chain:
         result = {}
         for name, tables in self.tables.items():
             space, assignment = tables.space, solution.assignments[name]
-            values = {
-                number: space.variables[number].values[tables.domains[number][assignment[number]]]
-                for number in assignment
-            }
+            at = {number: int(tables.domains[number][i]) for number, i in assignment.items()}
             saved, stored = tables.decisions(assignment, solution.weights[name])
-            splits = {group: values[number] for group, number in space.groups.items()}
-            homes = {hub: values[number] for hub, number in space.hubs.items()}
+            splits = {
+                group: space.choices[group][at[space.groups[group]]] for group in space.block.groups
+            }
+            homes = {hub: space.variables[n].values[at[n]] for hub, n in space.hubs.items()}
             if name in self.tied:
                 stored[_tied_name(self.graph)] = self._tied_stored(name, solution)
             result[name] = Strategy(name, splits, homes, saved, stored)  # type: ignore[arg-type]

@@ -2,7 +2,8 @@
 
 One variable per layer operator (its choice per axis: forward, input gradient and weight gradient
 are tied) and one per hub (a state per axis: split, full with a full gradient, full with a partial
-gradient, so that partial gradients add up before they are reduced once). The block's input and
+gradient, so that partial gradients add up before they are reduced once). An addition that makes a
+hub is done at the hub's home and has no variable, which keeps the width at 2. The block's input and
 output share one variable: a chain of blocks uses one boundary layout. Symmetry of equal axes is not
 broken per operator, since a grid of rows and columns needs (f, m) in one operator and (m, f) in the
 next.
@@ -83,6 +84,7 @@ class BlockSpace:
 
     Attributes:
         groups: layer operator -> variable number.
+        followed: layer operator without a decision of its own -> the hub at whose home it works.
         hubs: hub -> variable number; input and output share one.
         boundary: the variable that neighbours share.
     """
@@ -90,9 +92,11 @@ class BlockSpace:
     def __init__(self, block: Block, axes: int) -> None:
         self.block, self.axes = block, axes
         self._sides: dict[tuple[str, str, int], Side] = {}
-        self.groups = {group: i for i, group in enumerate(block.groups)}
+        self.followed = {group: hub for group in block.groups if (hub := self._joins(group))}
+        own = [group for group in block.groups if group not in self.followed]
+        self.groups = {group: i for i, group in enumerate(own)}
         self.hubs: dict[str, int] = {}
-        number = len(self.groups)
+        number = len(own)
         for hub in block.hubs:
             if hub in (block.input, block.output):
                 continue
@@ -101,13 +105,41 @@ class BlockSpace:
         self.boundary = number
         for hub in filter(None, (block.input, block.output)):
             self.hubs[hub] = number
+        self.groups.update({group: self.hubs[hub] for group, hub in self.followed.items()})
+
+    def _joins(self, group: str) -> str:
+        """The hub that a layer operator adds up, with nothing but pointwise work; "" for any other.
+
+        Such an addition is done where its result is at home: it has no decision of its own.
+        """
+        members = [op for op, _ in self._members(group)]
+        hub = next((op.outputs[0] for op in members if op.family == "add"), "")
+        if hub not in self.block.hubs:
+            return ""
+        dims = self.block.tensors[hub].dims
+        return hub if all(self._legal(self._members(group), dim) for dim in dims) else ""
+
+    @cached_property
+    def choices(self) -> Mapping[str, tuple[tuple[Choice, ...], ...]]:
+        """Layer operator -> its choices for every value of its variable."""
+        table: dict[str, tuple[tuple[Choice, ...], ...]] = {}
+        for group, number in self.groups.items():
+            values = self.variables[number].values
+            table[group] = tuple(
+                tuple(p.name if p.kind == "S" else None for p in value.value)
+                if isinstance(value, Home)
+                else value
+                for value in values
+            )
+        return table
 
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
         """All variables in order of their numbers."""
         table: dict[int, Variable] = {}
         for group, number in self.groups.items():
-            table[number] = Variable(group, self._group_values(group))
+            if group not in self.followed:
+                table[number] = Variable(group, self._group_values(group))
         for hub, number in self.hubs.items():
             table.setdefault(number, Variable(hub, self._hub_values(hub, number == self.boundary)))
         return tuple(table[number] for number in range(len(table)))
@@ -145,15 +177,11 @@ class BlockSpace:
     @cached_property
     def layouts(self) -> Mapping[str, tuple[tuple[tuple[Layout, ...], tuple[Layout, ...]], ...]]:
         """Operator -> per value of its layer operator the layouts of operands and results."""
-        table = {}
-        for group, number in self.groups.items():
-            values = self.variables[number].values
-            for op, backward in self._members(group):
-                table[op.name] = tuple(
-                    op_signature(self.block, op, value, backward)  # type: ignore[arg-type]
-                    for value in values
-                )
-        return table
+        return {
+            op.name: tuple(op_signature(self.block, op, row, backward) for row in rows)
+            for group, rows in self.choices.items()
+            for op, backward in self._members(group)
+        }
 
     def operand(self, op: Op, position: int) -> Side:
         """An operand, as every value of the operator's variable wants it."""
