@@ -29,8 +29,8 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
 
     A degree is an int, or {part: degree} where parts of the layer differ. Keys: the degrees, `sp`,
     `zero`, `zero_axes` (axes over which state is split), `vocab`, `order`, `micro_batch`,
-    `micro_batches`, `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where strategies
-    of layers differ).
+    `micro_batches`, `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where equal layers
+    have different strategies).
     """
     strategy = _main_layer(plan)
     block = graph.blocks[strategy.block]
@@ -59,7 +59,7 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
         "schedule": plan.schedule.family,
         "recompute": _recompute(graph, plan),
         "layers_per_stage": _layers(graph, plan),
-        "mixed": len({run.strategy for run in _layer_runs(graph, plan)}) > 1,
+        "mixed": _mixed(graph, plan),
     }
 
 
@@ -105,6 +105,12 @@ def _layer_runs(graph: Graph, plan: Plan) -> list[Any]:
         for run in stage.runs
         if plan.strategies[run.strategy].block.split("~")[0] == "layer"
     ]
+
+
+def _mixed(graph: Graph, plan: Plan) -> bool:
+    """Whether a block has several strategies; variants in what is frozen are other blocks."""
+    strategies = {run.strategy for run in _layer_runs(graph, plan)}
+    return len(strategies) > len({plan.strategies[key].block for key in strategies})
 
 
 def _boundary(block: Block, strategy: Strategy) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--precision", default="fp64", help="fp64, fp32, ..., or `plan`")
     parser.add_argument("--device", choices=sorted(BACKENDS), default="cpu", help="device type")
     parser.add_argument("--no-verify", dest="verify", action="store_false", help="only run")
+    parser.add_argument("--save", default="", help="folder to leave the state in")
+    parser.add_argument("--resume", default="", help="checkpoint to begin from")
     parser.add_argument("--report", type=Path, help="write the report here, print nothing")
     return parser.parse_args(argv)
 
@@ -91,8 +93,9 @@ def prepare(arguments: Namespace) -> Launch:
         InputError: bad plan or arguments.
     """
     request = RunRequest(
-        arguments.steps, arguments.data, arguments.verify, precision=arguments.precision
-    )
+        arguments.steps, arguments.data, arguments.verify, precision=arguments.precision,
+        save=arguments.save, resume=arguments.resume,
+    )  # fmt: skip
     ready = prepare_file(Question(str(arguments.plan)), request)
     return Launch(ready.program, ready.trial, ready.settings, arguments.device)
 

@@ -18,7 +18,8 @@ from itertools import combinations, pairwise
 from math import lcm, prod
 
 from autoplan.files.machine_spec import load_hardware
-from autoplan.frontends import build_graph, training_step
+from autoplan.frontends import build_graph, step_graph, training_step
+from autoplan.ir.adapter import parse_lora
 from autoplan.ir.graph import Graph
 from autoplan.ir.layout import Mesh, split_factor
 from autoplan.ir.machine import Hardware, name_axes
@@ -37,7 +38,7 @@ MOST_RANKS = 16
 """Limit where two stages stay below it; four axes and two stages have 32 ranks."""
 MOST_EXTRA = 1
 """Stages beyond the wanted number that are tried before all distinct ones are kept."""
-SMALL = {"g": 2, "r": 2, "d": 8, "m": 32, "f": 48, "v": 256, "s": 16}
+SMALL = {"g": 2, "r": 2, "d": 8, "m": 32, "f": 48, "v": 256, "s": 16, "a": 4}
 """Dim -> a size that is quick to compute with; a multiple of it where strategies divide more."""
 
 
@@ -64,12 +65,14 @@ def rehearse(plan: Plan) -> Plan:
         at most `MOST_STAGES` stages where neighbours fit together, in fp64.
     """
     model, workload = plan.model, plan.workload
-    graph = training_step(build_graph(model, workload.seq_len), workload.trainable)
+    graph = step_graph(model, workload)
     parts = _kept_parts(plan, graph)
     extent = _shrunk_extent(plan, graph)
     config = _shrunk_model(model, extent, parts)
-    forward = build_graph(config, extent["s"])
-    trainable = _trainable(plan, graph, forward, parts)
+    lora = parse_lora(workload.trainable)
+    lora = replace(lora, rank=extent["a"]) if lora else None
+    forward = build_graph(config, extent["s"], lora)
+    trainable = str(lora) if lora else _trainable(plan, graph, forward, parts)
     blocks = [i.block for i in training_step(forward, trainable).instances]
     strategies, index = {}, 0
     for part in (part for rows in parts for part in rows):
@@ -196,8 +199,8 @@ def _shrunk_extent(plan: Plan, graph: Graph) -> dict[str, int]:
     sizes = plan.stages[0].mesh.sizes
     before, needs = _divisors(plan, graph, sizes), _divisors(plan, graph, (AXIS,) * len(sizes))
     extent = {}
-    for dim, size in SMALL.items():
-        need, old = needs.get(dim, 1), graph.extent[dim]
+    for dim in SMALL.keys() & graph.extent.keys():
+        size, need, old = SMALL[dim], needs.get(dim, 1), graph.extent[dim]
         wanted = lcm(size, need)
         extent[dim] = old if old < wanted and old % need == 0 else wanted
     extent["b"] = needs["b"] * min(2, plan.batch // before["b"])

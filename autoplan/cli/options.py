@@ -94,8 +94,11 @@ class Asking(Common):
     ] = None  # fmt: skip
     trainable: Annotated[
         str | None,
-        typer.Option("--trainable", metavar="REGEX", help="Parameters to train, or full"),
-    ] = None
+        typer.Option(
+            "--trainable", metavar="full|lora:...|REGEX",
+            help="Everything, adapters (lora:r=16,targets=q|v,alpha=32), or parameters so named",
+        ),
+    ] = None  # fmt: skip
     dropout: Annotated[
         str | None, typer.Option("--dropout", metavar="P", help="Replaces the model's own")
     ] = None

@@ -25,13 +25,19 @@ class RunOptions(Asking):
 
     subject: Subject
     hardware: Machine = None
-    steps: Annotated[str, typer.Option("--steps", metavar="N", help="Training steps")] = "1"
+    steps: Annotated[str, typer.Option("--steps", metavar="N", help="Training steps, from here on")] = "1"
     data: Annotated[
         Text, typer.Option("--data", metavar="FILE", help="Any file, read as bytes")
     ] = None
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare with the unsharded run")
     ] = True
+    save: Annotated[
+        Text, typer.Option("--save", metavar="DIR", help="Leave the state after the last step")
+    ] = None
+    resume: Annotated[
+        Text, typer.Option("--resume", metavar="DIR", help="Begin from what --save has left")
+    ] = None
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Run a small plan of the same structure here")
     ] = False
@@ -102,6 +108,8 @@ def _request(given: RunOptions, numbers: Numbers) -> RunRequest:
         precision=given.precision or "fp64",
         transport=given.transport or "",
         torchrun=_torchrun(given, numbers),
+        save=given.save or "",
+        resume=given.resume or "",
     )
 
 

@@ -2,13 +2,19 @@
 
 {"name": "megatron", "extends": "autoplan",
  "defaults": {"schedule": "1f1b"},        pins taken when the user gives none
- "restricts": {"schedule": ["1f1b"]},     values that the stack can express; absent: all
- "habits": [],                            names of rules that produce decisions
+ "restricts": {"schedule": ["1f1b"],      values that the stack can express; absent: all
+               "tp": ["divides kv_heads"],
+               "pp": ["at most micro_batches if schedule=1f1b"]},    or rules, which all hold
+ "habits": ["pad_vocab_128"],             rules that produce decisions: keys of `HABITS`
  "constants": {"pointwise_factor": 1.0}}  every name of `CONSTANTS`, with evidence
+
+A rule is RELATION QUANTITY[/N] [if KEY=VALUE | if KEY>N | unless KEY], of `ir.machine.RELATIONS`
+and `QUANTITIES`; KEY is a pin, or `precision` (the dtype of matrix products).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any
@@ -21,11 +27,16 @@ from autoplan.files.problems import Problems, Strict, validate
 from autoplan.files.profiles import read_profile
 from autoplan.files.quantities import AmountNumber, Number, Quantity, stated, written
 from autoplan.files.text import digest
-from autoplan.ir.machine import Stack
+from autoplan.ir.machine import HABITS, QUANTITIES, RELATIONS, Stack, StackRule
 
 FOLDER = "hardware_profiles/stacks"
 
 Pin = str | int | float | bool
+
+_RULE = re.compile(
+    rf"({'|'.join(sorted(RELATIONS, key=len, reverse=True))}) ({'|'.join(QUANTITIES)})"
+    r"(?:/([1-9]\d{0,5}))?(?: if (\w+)([=>])(\w+))?(?: unless (\w+))?"
+)
 
 HOST_RANK = {
     "value": 4 << 30,
@@ -121,17 +132,43 @@ def parse_stack(
     file = validate(StackFile, document, source, path)
     problems = Problems(source)
     _check_pins(file, path, pins, problems)
+    _check_rules(file, path, problems)
     problems.check()
     numbers: dict[str, Quantity] = {name: getattr(file.constants, name) for name in CONSTANTS}
     origins = {name: stated(number) for name, number in numbers.items()}
+    restricts = sorted(file.restricts.items())
     return Stack(
         name=file.name,
         defaults=dict(sorted(file.defaults.items())),
-        restricts={name: tuple(values) for name, values in sorted(file.restricts.items())},
+        restricts={name: plain for name, values in restricts if (plain := _plain(values))},
+        rules=tuple(_rule(name, text) for name, values in restricts for text in _ruled(values)),
         habits=tuple(file.habits),
         constants={name: float(number.value) for name, number in numbers.items()},
         evidence={name: origin for name, origin in origins.items() if origin is not None},
     )
+
+
+def _is_rule(value: Any) -> bool:
+    """Whether a restriction is meant as a rule: no value of a pin has a space."""
+    return isinstance(value, str) and " " in value.strip()
+
+
+def _plain(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(value for value in values if not _is_rule(value))
+
+
+def _ruled(values: list[Any]) -> list[str]:
+    return [value for value in values if _is_rule(value)]
+
+
+def _rule(key: str, text: str) -> StackRule:
+    """The rule that a checked text states."""
+    match = _RULE.fullmatch(text)
+    assert match, "checked before"
+    relation, quantity, over, *condition, unless = match.groups()
+    name, sign, value = condition
+    given = (name, sign, value) if name else None
+    return StackRule(key, relation, quantity, int(over or 1), given, unless or "")
 
 
 def _check_pins(
@@ -153,19 +190,49 @@ def _check_pins(
                 problems.add(f"{path}.{section}.{name}", name, keys, nearest(name, pins))
 
 
+def _check_rules(file: StackFile, path: str, problems: Problems) -> None:
+    """Rules can be read, habits are known."""
+    for name, values in file.restricts.items():
+        for index, value in enumerate(values):
+            if _is_rule(value):
+                _check_rule(f"{path}.restricts.{name}[{index}]", value, problems)
+    for index, habit in enumerate(file.habits):
+        if habit not in HABITS:
+            allowed = f"one of {', '.join(HABITS)}"
+            problems.add(f"{path}.habits[{index}]", habit, allowed, nearest(habit, HABITS))
+
+
+def _check_rule(where: str, text: str, problems: Problems) -> None:
+    match = _RULE.fullmatch(text)
+    if not match:
+        allowed = (
+            f"a rule: {', '.join(RELATIONS)}; then {', '.join(QUANTITIES)}; then `/N`, "
+            "`if KEY=VALUE`, `if KEY>N` or `unless KEY`"
+        )
+        problems.add(where, text, allowed)
+    elif match[5] == ">" and not match[6].isdigit():
+        problems.add(where, text, "a whole number after `>`")
+
+
 def dump_stack(stack: Stack) -> dict[str, Any]:
     """The profile document of a stack; `parse_stack` gives the stack back, equal."""
     constants = {}
+    names = {*stack.restricts, *(rule.key for rule in stack.rules)}
     for name, value in stack.constants.items():
         number = int(value) if value.is_integer() else value
         constants[name] = written(number, stack.evidence.get(name))
     return {
         "name": stack.name,
         "defaults": dict(sorted(stack.defaults.items())),
-        "restricts": {name: list(values) for name, values in sorted(stack.restricts.items())},
+        "restricts": {name: _restriction(stack, name) for name in sorted(names)},
         "habits": list(stack.habits),
         "constants": constants,
     }
+
+
+def _restriction(stack: Stack, key: str) -> list[object]:
+    rules = [str(rule) for rule in stack.rules if rule.key == key]
+    return [*stack.restricts.get(key, ()), *rules]
 
 
 def stack_digest(stack: Stack) -> str:

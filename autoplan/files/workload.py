@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from autoplan.errors import Problem, nearest
 from autoplan.files.problems import Problems, Strict, one_of, validate
+from autoplan.ir.adapter import is_lora, parse_lora
 from autoplan.ir.optimizer import OPTIMIZERS
 from autoplan.ir.workload import (
     DTYPE_ROLES,
@@ -94,6 +95,8 @@ class WorkloadFile(Strict):
     @field_validator("trainable")
     @classmethod
     def _pattern(cls, text: str) -> str:
+        if is_lora(text):  # judged later, where all its problems can be told
+            return text
         try:
             re.compile(text)
         except (re.error, RecursionError, OverflowError) as error:
@@ -116,6 +119,7 @@ def parse_workload(document: object, source: str, path: str = "$") -> Workload:
     problems = Problems(source)
     optimizer = _optimizer(file.optimizer, problems, f"{path}.optimizer")
     precision = problems.attempt(lambda: _precision(file.precision, source, f"{path}.precision"))
+    problems.attempt(lambda: parse_lora(file.trainable, source, f"{path}.trainable"))
     problems.check()
     assert precision is not None
     return Workload(

@@ -6,6 +6,6 @@ and extend `decoder` where it differs.
 """
 
 from autoplan.frontends.decoder import build_graph
-from autoplan.frontends.training import derive_backward, training_step
+from autoplan.frontends.training import derive_backward, step_graph, training_step
 
-__all__ = ["build_graph", "derive_backward", "training_step"]
+__all__ = ["build_graph", "derive_backward", "step_graph", "training_step"]

@@ -4,6 +4,10 @@ Every projection is a weight of its own (queries, keys and values apart, gate an
 as (out dims, in dims). A layer operator is named by its `group`; operators that only make sense
 together (a projection with its bias, norm and rotation, a residual addition with its bias and
 dropout) share one, so that they take the same split.
+
+The two products of a low-rank adapter split differently, so the first, `q_lora`, stands alone: it
+may split the rank. The second joins a projection that splits its outputs; one that sums over its
+split inputs leaves partial sums, so there it is `o_lora_out`, at home where these are reduced.
 """
 
 from __future__ import annotations
@@ -12,17 +16,20 @@ from collections.abc import Iterable
 from math import sqrt
 
 from autoplan.errors import InputError, Problem
+from autoplan.ir.adapter import Lora
 from autoplan.ir.graph import Attrs, Block, Graph, Instance, Op, Tensor
 from autoplan.ir.model import DecoderConfig
 
 _RESIDUAL = ("b", "s", "m")
+_SUMMING = ("o", "down")
+"""Projections whose inputs are split wherever heads or feed-forward width are."""
 
 
 class _BlockWriter:
     """Collects the tensors and operators of one block."""
 
-    def __init__(self, config: DecoderConfig) -> None:
-        self.config = config
+    def __init__(self, config: DecoderConfig, lora: Lora | None = None) -> None:
+        self.config, self.lora = config, lora
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
 
@@ -68,12 +75,37 @@ class _BlockWriter:
     def linear(
         self, x: str, name: str, dims: tuple[tuple[str, ...], tuple[str, ...]], group: str
     ) -> str:
-        """`name = x · w(out dims, in dims)`."""
+        """`name = x · w(out dims, in dims)`, with its adapter if it has one."""
+        y = self.product(x, "w_" + name, name, dims, group)
+        return self.adapt(x, y, dims, group) if self.lora and name in self.lora.targets else y
+
+    def product(
+        self, x: str, weight: str, name: str, dims: tuple[tuple[str, ...], tuple[str, ...]],
+        group: str,
+    ) -> str:  # fmt: skip
+        """`name = x · weight(out dims, in dims)`."""
         out, inner = dims
-        weight = self.parameter("w_" + name, *out, *inner)
+        self.parameter(weight, *out, *inner)
         batch = self.tensors[x].dims[: -len(inner)]
         y = self.activation(name, (*batch, *out))
         return self.op("linear", (x, weight), (y,), group, (("contract", len(inner)),))
+
+    def adapt(
+        self, x: str, y: str, dims: tuple[tuple[str, ...], tuple[str, ...]], group: str
+    ) -> str:
+        """`y + factor · (x · A) · B`."""
+        assert self.lora is not None
+        out, inner = dims
+        first = y + "_lora"
+        last = first + "_out" if y in _SUMMING else group
+        low = self.product(x, "lora_a_" + y, y + ".low", (("a",), inner), first)
+        if self.lora.factor != 1.0:
+            scaled = self.activation(low + ".scaled", self.tensors[low].dims)
+            where = last if y in _SUMMING else first
+            low = self.op("scale", (low,), (scaled,), where, (("factor", self.lora.factor),))
+        change = self.product(low, "lora_b_" + y, y + ".change", (out, ("a",)), last)
+        adapted = self.activation(y + ".adapted", self.tensors[y].dims)
+        return self.op("add", (y, change), (adapted,), last)
 
     def bias(self, x: str, name: str, dims: tuple[str, ...], group: str) -> str:
         """Add a bias over the trailing dims."""
@@ -180,8 +212,8 @@ def _feed_forward(w: _BlockWriter, normed: str) -> str:
     return w.linear(act, "down", (("m",), ("f",)), "down")
 
 
-def _layer(config: DecoderConfig) -> Block:
-    w = _BlockWriter(config)
+def _layer(config: DecoderConfig, lora: Lora | None) -> Block:
+    w = _BlockWriter(config, lora)
     x = w.activation("x", _RESIDUAL)
     normed = w.norm(x, "attention_norm")
     attended = _attention(w, normed)
@@ -209,7 +241,7 @@ def _join_both(w: _BlockWriter, x: str, attended: str, branch: str) -> str:
 
 def _biases(branch: str, bias: bool) -> tuple[str, ...]:
     """The bias of the projection that a branch ends with, if it has one."""
-    return ("b_" + branch,) if bias else ()
+    return ("b_" + branch.split(".")[0],) if bias else ()
 
 
 def _head(config: DecoderConfig) -> Block:
@@ -232,21 +264,30 @@ def _head(config: DecoderConfig) -> Block:
     return w.block("head", x, "")
 
 
-def build_graph(config: DecoderConfig, seq_len: int) -> Graph:
+def build_graph(config: DecoderConfig, seq_len: int, lora: Lora | None = None) -> Graph:
     """The forward graph of a decoder for sequences of `seq_len` positions.
 
+    Args:
+        config: the model.
+        seq_len: positions per sequence.
+        lora: adapters beside projections of every layer.
+
     Raises:
-        InputError: `seq_len` exceeds a learned position table.
+        InputError: `seq_len` exceeds a learned position table, or there is nothing to adapt.
     """
+    if lora and "gate" in lora.targets and not config.gated:
+        allowed = f"targets without gate: the feed-forward of {config.name} has none"
+        raise InputError(Problem("workload", "trainable", f"`{lora}`", allowed))
     if config.learned_positions and seq_len > config.max_positions:
         allowed = f"at most {config.max_positions}, the size of the position table of {config.name}"
         raise InputError(Problem("workload", "seq_len", str(seq_len), allowed))
-    blocks = [_embedding(config), _layer(config), _head(config)]
+    blocks = [_embedding(config), _layer(config, lora), _head(config)]
     layers = tuple(Instance("layer", f"layers.{i}.") for i in range(config.layers))
     extent = {
         "s": seq_len, "m": config.hidden, "g": config.kv_heads,
         "r": config.heads // config.kv_heads, "d": config.head_dim, "f": config.ffn,
         "v": config.vocab, "p": config.max_positions + config.position_offset, "c": 2,
+        **({"a": lora.rank} if lora else {}),
     }  # fmt: skip
     return Graph(
         config.name,
@@ -258,13 +299,14 @@ def build_graph(config: DecoderConfig, seq_len: int) -> Graph:
 
 
 def _initialisation(config: DecoderConfig, blocks: list[Block]) -> dict[str, tuple[str, float]]:
-    """Weights normal, biases 0, norms 1 (0 where the norm adds 1 itself)."""
+    """Weights normal, biases 0, norms 1 (0 where the norm adds 1 itself), adapters without
+    effect."""
     table: dict[str, tuple[str, float]] = {}
     for block in blocks:
         for name in block.parameters:
             if name.endswith("_norm"):
                 table[name] = ("constant", 1.0 - config.norm_offset)
-            elif name.startswith("b_") or name.endswith("_bias"):
+            elif name.startswith(("b_", "lora_b_")) or name.endswith("_bias"):
                 table[name] = ("constant", 0.0)
             else:
                 table[name] = ("normal", config.initializer_range)

@@ -12,8 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoplan.errors import InputError, Problem
+from autoplan.frontends.decoder import build_graph
+from autoplan.ir.adapter import parse_lora
 from autoplan.ir.graph import GRADIENT, Attrs, Block, Graph, Instance, Op, Tensor
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.workload import Workload
 from autoplan.ops import FAMILIES
+
+_ADAPTERS = r"(^|\.)lora_[ab]_"
+"""Full names of what adapters consist of; see `decoder`."""
 
 
 class _Outputs:
@@ -127,12 +134,26 @@ def derive_backward(block: Block, trainable: frozenset[str], input_needed: bool)
     )
 
 
+def step_graph(config: DecoderConfig, workload: Workload) -> Graph:
+    """The training step of a model under a workload.
+
+    Raises:
+        InputError: the sequence is too long, or nothing is trainable.
+    """
+    p = workload.dropout
+    if p is not None:
+        config = replace(config, embedding_dropout=p, attention_dropout=p, residual_dropout=p)
+    lora = parse_lora(workload.trainable)
+    return training_step(build_graph(config, workload.seq_len, lora), workload.trainable)
+
+
 def training_step(graph: Graph, trainable: str = "full") -> Graph:
     """The graph with backward operators; instances that differ in what is frozen get own variants.
 
     Args:
         graph: forward only.
-        trainable: "full", or a regular expression searched in full parameter names.
+        trainable: "full", adapters (`lora:…`, those that the graph was built with), or a regular
+            expression searched in full parameter names.
 
     Raises:
         InputError: the expression is malformed or matches no parameter.
@@ -159,6 +180,8 @@ def training_step(graph: Graph, trainable: str = "full") -> Graph:
 def _trainable_names(graph: Graph, trainable: str) -> frozenset[str]:
     if trainable == "full":
         return frozenset(graph.parameters)
+    if parse_lora(trainable):
+        trainable = _ADAPTERS
     try:
         pattern = re.compile(trainable)
     except re.error as error:

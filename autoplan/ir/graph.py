@@ -5,7 +5,8 @@ Every tensor dim is a real storage dim: fused heads are stored as (g, r, d), wei
 in dims), so that a split is always a slice along one storage dim.
 
 Shape letters: b sequences, s positions, m model width, f feed-forward width, g key/value heads,
-r query heads per key/value head, d head width, v vocabulary, p learned positions, c two statistics.
+r query heads per key/value head, d head width, v vocabulary, p learned positions, c two statistics,
+a rank of adapters.
 """
 
 from __future__ import annotations

@@ -156,6 +156,49 @@ def name_axes(hardware: Hardware, grid: Sequence[tuple[int, int]]) -> tuple[Axis
     return tuple(Axis(name, size, stride) for name, (size, stride) in zip(names, grid, strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class StackRule:
+    """A rule that a stack puts on one pin: `divides seq_len/2 if cp>1`.
+
+    Attributes:
+        key: the pin.
+        relation: of `RELATIONS`.
+        quantity: of `QUANTITIES`.
+        over: what the quantity is divided by first.
+        condition: (key, `=` or `>`, value) without which the rule says nothing, or None.
+        unless: a pin that lifts the rule where it is given, or "".
+    """
+
+    key: str
+    relation: str
+    quantity: str
+    over: int = 1
+    condition: tuple[str, str, str] | None = None
+    unless: str = ""
+
+    def __str__(self) -> str:
+        over = f"/{self.over}" if self.over != 1 else ""
+        condition = f" if {''.join(self.condition)}" if self.condition else ""
+        unless = f" unless {self.unless}" if self.unless else ""
+        return f"{self.relation} {self.quantity}{over}{condition}{unless}"
+
+
+RELATIONS = ("divides", "at most", "divides or repeats")
+"""n divides q; n <= q; n divides q or is a multiple of it."""
+QUANTITIES = (
+    "heads", "kv_heads", "layers", "hidden", "ffn", "vocab", "seq_len", "micro_batches",
+)  # fmt: skip
+"""What rules speak of: dims of the model, positions, and micro-batches a step."""
+
+
+HABITS: Mapping[str, str] = {
+    "remainder_last": "layers left over by an even split go to the last stages, not the first",
+    "pad_vocab_64": "the vocabulary is padded to a multiple of 64 x tp",
+    "pad_vocab_128": "the vocabulary is padded to a multiple of 128 x tp",
+}
+"""Habit -> what it decides."""
+
+
 @dataclass(frozen=True)
 class Stack:
     """The training software whose behaviour is priced.
@@ -164,7 +207,8 @@ class Stack:
         name: `autoplan`, `megatron`, ...
         defaults: pins that the stack takes when the user gives none.
         restricts: pin key -> values that the stack can express.
-        habits: names of rules that produce decisions.
+        rules: what else a pin must obey.
+        habits: rules that produce decisions; see `HABITS`.
         constants: numbers by name (bytes, factors, seconds); see `hardware_profiles/stacks/`.
         evidence: constant -> where it comes from.
     """
@@ -172,6 +216,7 @@ class Stack:
     name: str
     defaults: Mapping[str, object] = field(default_factory=dict)
     restricts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    rules: tuple[StackRule, ...] = ()
     habits: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)
     evidence: Mapping[str, Evidence] = field(default_factory=dict)

@@ -34,6 +34,9 @@ ACTION_KINDS = (
     "FEED", "RECV", "GATHER", "F", "B", "REDUCE", "SEND", "WAIT", "FREE", "NORM", "STEP",
 )  # fmt: skip
 
+LASTING = frozenset({"parameter", "master", "state", "scale", "scale_counts"})
+"""Kinds of source of the resident slots that go on from step to step; others are fed anew."""
+
 
 class Register(NamedTuple):
     """The type of a value.
@@ -179,6 +182,14 @@ class SlotSpec:
     layout: Layout
     dims: tuple[str, ...]
     source: tuple[str, ...]
+
+    @property
+    def kept_as(self) -> str:
+        """Its tensor's name in a checkpoint, the same in every plan; "" for what is fed anew."""
+        kind = self.source[0]
+        # The source of a scale also says how it begins, which what was saved replaces.
+        named = self.source[:1] if kind == "scale" else self.source
+        return "/".join(named) if kind in LASTING else ""
 
 
 @dataclass(frozen=True, eq=False)

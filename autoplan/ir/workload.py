@@ -139,7 +139,8 @@ class Workload:
         seq_len: positions per sequence.
         precision: the dtype bundle.
         optimizer: optimizer and clip.
-        trainable: "full" or a regular expression that full parameter names must match.
+        trainable: "full", adapters (`ir.adapter`), or a regular expression that full parameter
+            names must match.
         dropout: probability that replaces the model's own, or None to keep the model's.
         memory_headroom: bytes of every device kept free.
         seed: of initialisation and dropout.

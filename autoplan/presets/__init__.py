@@ -3,11 +3,13 @@
     pins          text -> what each key may be
     plan          single values -> a Plan
     plain         plain choices that people make without a search, as pins
+    legal         degrees that a model and a stack allow
     restrictions  pins -> what they leave open in a search
 
 The law is `describe(build_plan(pins)) == pins`.
 """
 
+from autoplan.presets.legal import padded_vocab, vocab_multiple
 from autoplan.presets.pins import DEGREES, Pin, Pins, parse_pins
 from autoplan.presets.plan import DEFAULT_ORDER, build_plan, settle, spread_layers
 
@@ -17,7 +19,9 @@ __all__ = [
     "Pin",
     "Pins",
     "build_plan",
+    "padded_vocab",
     "parse_pins",
     "settle",
     "spread_layers",
+    "vocab_multiple",
 ]

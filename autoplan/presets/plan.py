@@ -25,8 +25,10 @@ from autoplan.ir.machine import Hardware, Stack, name_axes
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Choice, Home, Plan, Run, Schedule, StagePlan, Stored, Strategy
 from autoplan.ir.workload import Workload
-from autoplan.ops import BlockLayouts
+from autoplan.ops import BlockLayouts, gradient_source
+from autoplan.ops.layouts import Signature
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
+from autoplan.presets.legal import Case, batch_problem, degree_problems
 from autoplan.presets.pins import DEGREES, Pins, Value
 
 AXIS_ROLES = ("cp", "tp", "tp2", "dp")
@@ -39,6 +41,8 @@ TENSOR_SPLITS: Mapping[str, tuple[Choice, Choice]] = {
     "q": ("g", "m"), "kv": ("g", "m"), "attention": ("g", "g"), "o": ("g", "m"),
     "up": ("f", "m"), "act": ("f", "f"), "down": ("f", "m"), "branches": ("P", "m"),
     "head": ("v", "m"), "loss": ("v", "v"), "embedding": ("v", "m"),
+    **{f"{name}_lora": ("a", "m") for name in ("q", "k", "v", "gate", "up")},
+    "o_lora": ("g", None), "down_lora": ("f", None),
 }  # fmt: skip
 """Layer operator -> what (tp, tp2) split; every other operator splits positions or nothing."""
 
@@ -68,13 +72,15 @@ class Settings:
     layers: tuple[int, ...]
 
 
-def spread_layers(layers: int, stages: int) -> tuple[int, ...]:
+def spread_layers(layers: int, stages: int, last: bool = False) -> tuple[int, ...]:
     """Layers per stage as even as can be.
 
-    A remainder goes to the first stages, since the last one has the head.
+    A remainder goes to the first stages, since the last one has the head; or to the last stages,
+    as is the habit `remainder_last` of some stacks.
     """
     base, extra = divmod(layers, stages)
-    return tuple(base + (i < extra) for i in range(stages))
+    spread = tuple(base + (i < extra) for i in range(stages))
+    return spread[::-1] if last else spread
 
 
 def settle(
@@ -84,7 +90,8 @@ def settle(
 
     Raises:
         InputError: degrees do not multiply to the devices, a batch or layer count does not divide,
-            a pin has several values, or the stack cannot express it; all problems at once.
+            heads, widths or positions do not, a pin has several values, or the stack cannot express
+            it; all problems at once, with the legal values.
     """
     problems = [
         Problem("--pin", key, "several values", "one value here (search takes sets and ranges)")
@@ -98,13 +105,13 @@ def settle(
     problems = _restricted(given, stack)
     degrees = _degrees(values, hardware.count, problems)
     order = _order(str(values.get("order", "")), problems)
-    layers = _layers(values, config.layers, degrees["pp"], problems)
+    layers = _layers(values, config.layers, degrees["pp"], (stack, problems))
     micro = values.get("micro_batch", 1)
     assert isinstance(micro, int)
-    if not problems and workload.global_batch_size % (degrees["dp"] * micro):
-        found = f"{workload.global_batch_size}"
-        allowed = f"a multiple of dp x micro_batch = {degrees['dp']} x {micro}"
-        problems.append(Problem("workload", "global_batch_size", found, allowed))
+    batch = batch_problem(workload.global_batch_size, degrees["dp"], micro)
+    problems += [batch] if batch else []
+    case = Case(config, workload, {**values, **degrees})
+    problems += degree_problems(case, hardware.count, stack)
     if problems:
         raise InputError(problems)
     zero = values.get("zero", 0)
@@ -138,7 +145,10 @@ def _degrees(values: Mapping[str, object], devices: int, problems: list[Problem]
     if degrees["dp"] == -1 or others * degrees["dp"] != devices:
         text = " x ".join(f"{k}={v}" for k, v in degrees.items() if v not in (1, -1)) or "1"
         found = f"{text} = {others * max(degrees['dp'], 1)}"
-        problems.append(Problem("--pin", "degrees", found, f"a product of {devices} devices"))
+        whole, rest = divmod(devices, others)
+        hint = f"dp={whole} uses all {devices}" if not rest else ""
+        allowed = f"a product of {devices} devices"
+        problems.append(Problem("--pin", "degrees", found, allowed, hint))
         degrees["dp"] = max(degrees["dp"], 1)
     return degrees
 
@@ -153,13 +163,14 @@ def _order(text: str, problems: list[Problem]) -> tuple[str, ...]:
 
 
 def _layers(
-    values: Mapping[str, object], layers: int, stages: int, problems: list[Problem]
+    values: Mapping[str, object], layers: int, stages: int, told: tuple[Stack, list[Problem]]
 ) -> tuple[int, ...]:
+    stack, problems = told
     given = values.get("layers_per_stage")
     if not isinstance(given, tuple):
         if stages > layers:
             problems.append(Problem("--pin", "pp", str(stages), f"at most {layers} layers"))
-        return spread_layers(layers, stages)
+        return spread_layers(layers, stages, "remainder_last" in stack.habits)
     if len(given) != stages or sum(given) != layers:
         found = f"{len(given)} stages of {sum(given)} layers"
         allowed = f"{stages} stages (pp) of {layers} layers"
@@ -249,8 +260,8 @@ def _strategy(
 ) -> Strategy:  # fmt: skip
     """What each role does to a block."""
     splits = _splits(block, roles, sizes, extent, settings)
-    whole_keys = any("r" in splits.get(group, ()) for group in block.groups)
-    homes = {hub: _home(hub, roles, settings, whole_keys) for hub in block.hubs}
+    signatures = BlockLayouts(block, Strategy(block.name, splits, {})).signatures
+    homes = {hub: _home(block, hub, roles, settings, signatures) for hub in block.hubs}
     bare = Strategy(block.name, splits, homes)
     layouts = BlockLayouts(block, bare)
     # A norm's result waits for backward as the norm leaves it, and is gathered again.
@@ -273,6 +284,8 @@ def _splits(
     by_query = bool(groups % degree.get("tp", 1)) and queries % degree["tp"] == 0
     grid = groups % (degree.get("tp", 1) * degree.get("tp2", 1)) == 0
     positions = "s" if settings.sp else None
+    # An adapter is added where the sums of its projection are whole.
+    reduced = any(group.endswith("_lora_out") for group in block.groups)
 
     def choice(group: str, role: str) -> Choice:
         if role == "dp":
@@ -282,6 +295,8 @@ def _splits(
         if group in ("embedding", "head", "loss") and not settings.vocab and role == "tp":
             return positions
         dim = TENSOR_SPLITS[group][role == "tp2"] if group in TENSOR_SPLITS else positions
+        if (dim == "P" and reduced) or (dim == "a" and extent["a"] % degree[role]):
+            return positions
         if dim == "g" and by_query:
             return positions if group == "kv" else "r"
         return dim
@@ -289,15 +304,29 @@ def _splits(
     return {group: tuple(choice(group, role) for role in roles) for group in block.groups}
 
 
-def _home(hub: str, roles: Sequence[str], settings: Settings, whole_keys: bool) -> Home:
-    """The residual stream splits sequences and positions; a norm's result meets its readers.
+def _home(
+    block: Block, hub: str, roles: Sequence[str], settings: Settings,
+    signatures: Mapping[str, Signature],
+) -> Home:  # fmt: skip
+    """The residual stream splits sequences and positions; a norm's result meets its readers; what
+    else has several readers stays as its operator leaves it.
 
-    Where queries split within each group of heads, keys and values come from split positions, so
-    that the gradient of the norm's result cannot stay partial.
+    The gradient of a norm's result stays partial where every reader leaves it so. Where queries
+    split within each group of heads, keys and values come from split positions, and it cannot.
     """
+    if block.tensors[hub].dims != block.tensors[block.input or block.output].dims:
+        producer = block.producer[hub]
+        left = signatures[producer.name][1][producer.outputs.index(hub)]
+        return Home(left, left)
     residual = S("s") if settings.sp else B
+    left_by = [
+        signatures[op.name][1][position]
+        for op in block.backward if op.group
+        for position, name in enumerate(op.outputs)
+        if block.tensors[name].role == "gradient" and gradient_source(name) == hub
+    ]  # fmt: skip
     pairs: list[tuple[Placement, Placement]] = []
-    for role in roles:
+    for axis, role in enumerate(roles):
         if role == "dp":
             pairs.append((S("b"), S("b")))
         elif role == "cp":
@@ -305,7 +334,8 @@ def _home(hub: str, roles: Sequence[str], settings: Settings, whole_keys: bool) 
         elif not hub.endswith("_norm.out"):
             pairs.append((residual, residual))
         elif role == "tp":
-            pairs.append((B, residual if whole_keys else P()))
+            partial = all(layout[axis] == P() for layout in left_by)
+            pairs.append((B, P() if partial else residual))
         else:
             pairs.append((S("m"), S("m")))
     return Home(tuple(value for value, _ in pairs), tuple(gradient for _, gradient in pairs))

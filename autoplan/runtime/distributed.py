@@ -169,6 +169,12 @@ class World:
         dist.gather_object(value, values, dst=0)
         return values
 
+    def share(self, value: str) -> str:
+        """Process 0's value, on every process."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
     def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
         """The group that `prepare` made for these ranks; None for one rank alone."""
         return self._groups.get(tuple(map(self._process, ranks)))

@@ -82,13 +82,16 @@ def execute(
     Raises:
         CheckError: the Program deadlocks, reads what is not there or leaves something behind.
         LaunchError: a process died or hung.
+        InputError: a checkpoint cannot be read or written.
     """
     jobs = [RankJob(program, graph, settings, rank) for rank in program.ranks]
     if pool is not None:
         runs = pool.run(_perform, jobs, Watch(program, quiet_limit(settings.longest)))
         return RunResult(program, dict(zip(program.ranks, runs, strict=True)))
     around = Surroundings(Loader(program, settings.batches))
-    return RunResult(program, run_lockstep({job.rank: run_rank(job, around) for job in jobs}))
+    done = run_lockstep({job.rank: run_rank(job, around) for job in jobs})
+    _save(program, settings, around, None)
+    return RunResult(program, done)
 
 
 def execute_in_world(
@@ -101,11 +104,14 @@ def execute_in_world(
 
     Raises:
         LaunchError: a peer is lost, or the world has another size than the Program.
+        InputError: a checkpoint cannot be read or written.
     """
     world.prepare(program)
     job = RankJob(program, graph, settings, program.ranks[world.index])
     around = Surroundings(Loader(program, settings.batches), world.device)
-    runs = world.gather(world.drive(run_rank(job, around)))
+    done = world.drive(run_rank(job, around))
+    _save(program, settings, around, world)
+    runs = world.gather(done)
     return None if runs is None else RunResult(program, dict(zip(program.ranks, runs, strict=True)))
 
 
@@ -115,7 +121,14 @@ def _perform(seat: Seat, job: RankJob) -> RankRun:
     loader = Loader(job.program, job.settings.batches)
     around = Surroundings(loader, seat.world.device, seat.progress)
     run: RankRun = seat.world.drive(run_rank(job, around))
+    _save(job.program, job.settings, around, seat.world)
     return run
+
+
+def _save(program: Program, settings: Settings, around: Surroundings, world: World | None) -> None:
+    """Leave a checkpoint of what this process's ranks have, if the run is to leave one."""
+    if settings.store and settings.store.saves:
+        settings.store.store(program, around.left, world, around.advance)
 
 
 def whole_records(result: RunResult) -> tuple[tuple[StepRecord, ...], tuple[Difference, ...]]:

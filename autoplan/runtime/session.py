@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from autoplan.ir.timeline import Span
 from autoplan.runtime import kernels
 from autoplan.runtime.account import Account, RunningAccount, SweepAccount
 from autoplan.runtime.data import Batches
+from autoplan.runtime.distributed import World
 from autoplan.runtime.feeds import Loader
 from autoplan.runtime.interpreter import Interpreter, Observers
 from autoplan.runtime.kernels.place import DTYPES, Place, StepContext
@@ -31,14 +33,42 @@ ACCOUNTS: Mapping[str, type[RunningAccount] | type[SweepAccount] | None] = {
 }
 """How live memory is counted: not, as values come and go, or anew after every instruction."""
 
-LASTING = frozenset({"parameter", "master", "state", "scale", "scale_counts"})
-"""Kinds of source of the resident slots that go on from step to step; others are fed anew."""
-
 LOSS = ("loss", -1, -1)
 """The slot that one stage leaves behind after a step: the mean over the global batch."""
 
-Snapshot = Mapping[tuple[str, ...], Tensor]
-"""Source of a resident slot (see `SlotSpec.source`) -> copy of the rank's piece."""
+Source = tuple[str, ...]
+"""Of a resident slot; see `SlotSpec.source`."""
+Pieces = Mapping[Source, Tensor]
+"""What a rank holds of parameters and optimizer state."""
+Snapshot = Pieces
+"""The same, copied."""
+
+
+class Store(Protocol):
+    """Where a run begins and what it leaves.
+
+    Made by `runtime.checkpoint`, which is slow to load: only a run that has one does.
+    """
+
+    @property
+    def first_step(self) -> int:
+        """Index of the run's first step."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether the run leaves a checkpoint."""
+
+    def load(self, program: Program, rank: int, alive: Callable[[], None]) -> dict[Source, Tensor]:
+        """A rank's pieces; none where the run begins with the seed."""
+
+    def store(
+        self,
+        program: Program,
+        pieces: Mapping[int, Pieces],
+        world: World | None,
+        alive: Callable[[], None],
+    ) -> None:
+        """Leave a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +83,7 @@ class Settings:
         memory: a key of `ACCOUNTS`.
         longest: predicted seconds of the longest instruction; 20 times as long without progress,
             and at least 20 s, is a hang.
+        store: checkpoints to begin from and to leave, or None.
     """
 
     steps: int
@@ -61,6 +92,13 @@ class Settings:
     record: bool = True
     memory: str = "running"
     longest: float = 0.0
+    store: Store | None = None
+
+    @property
+    def numbers(self) -> range:
+        """Indices of the steps."""
+        first = self.store.first_step if self.store else 0
+        return range(first, first + self.steps)
 
 
 @dataclass(frozen=True)
@@ -121,11 +159,18 @@ class Surroundings:
         loader: delivers feeds.
         device: where tensors lie.
         progress: page to write positions in.
+        left: takes every rank's pieces after the last step, if the run saves.
     """
 
     loader: Loader
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     progress: ProgressPage | None = None
+    left: dict[int, Pieces] = field(default_factory=dict)
+
+    def advance(self, step: int = OUTSIDE) -> None:
+        """Tell the launcher that this process is alive between actions."""
+        if self.progress is not None:
+            self.progress.advance(step, OUTSIDE, OUTSIDE, communicating=False)
 
 
 def run_rank(job: RankJob, surroundings: Surroundings) -> Generator[Request, list[Tensor], RankRun]:
@@ -136,9 +181,11 @@ def run_rank(job: RankJob, surroundings: Surroundings) -> Generator[Request, lis
     """
     session = _Session(job, surroundings)
     steps, snapshots = [], [session.snapshot()]
-    for number in range(job.settings.steps):
+    for number in job.settings.numbers:
         steps.append((yield from session.step(number)))
         snapshots.append(session.snapshot())
+    if job.settings.store and job.settings.store.saves:
+        surroundings.left[job.rank] = session.pieces()
     return RankRun(tuple(steps), tuple(snapshots) if job.settings.record else ())
 
 
@@ -160,14 +207,17 @@ class _Session:
             partial(kernels.link, place=place),
             Observers(self._account, surroundings.progress, recorder),
         )
-        self._lasting = [s for s in self._stage.resident if s.source[0] in LASTING]
-        self._fed = [s for s in self._stage.resident if s.source[0] not in LASTING]
+        self._lasting = [s for s in self._stage.resident if s.kept_as]
+        self._fed = [s for s in self._stage.resident if not s.kept_as]
+        store = job.settings.store
+        found = store.load(job.program, job.rank, surroundings.advance) if store else {}
         for spec in self._lasting:
-            self._advance(OUTSIDE)
-            self._interpreter.define(spec.slot, self._initial(spec).to(surroundings.device))
+            surroundings.advance()
+            first = found.pop(spec.source) if found else self._initial(spec)
+            self._interpreter.define(spec.slot, first.to(surroundings.device))
 
     def step(self, number: int) -> Generator[Request, list[Tensor], RankStep]:
-        self._advance(number)
+        self._around.advance(number)
         for spec in self._fed:
             self._interpreter.define(spec.slot, self._feed(number, spec, -1))
         if self._account:
@@ -187,8 +237,11 @@ class _Session:
         """Copies of parameters and optimizer state."""
         if not self._job.settings.record:
             return {}
-        environment = self._interpreter.environment
-        return {s.source: environment[s.slot].clone().cpu() for s in self._lasting}
+        return {source: piece.clone().cpu() for source, piece in self.pieces().items()}
+
+    def pieces(self) -> Pieces:
+        """Parameters and optimizer state as they are now."""
+        return {s.source: self._interpreter.environment[s.slot] for s in self._lasting}
 
     def _counted(self) -> tuple[int, str, tuple[int, ...]]:
         account = self._account
@@ -226,10 +279,6 @@ class _Session:
         part = local_slices(spec.dims, spec.layout, sizes, self._coordinate, extent)
         whole = tuple(extent[dim] for dim in spec.dims)
         return initial(name, law, whole, part, self._job.settings.seed, dtype)
-
-    def _advance(self, step: int) -> None:
-        if self._around.progress is not None:
-            self._around.progress.advance(step, OUTSIDE, OUTSIDE, communicating=False)
 
 
 def _synchronize(device: torch.device) -> None:

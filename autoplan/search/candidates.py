@@ -89,3 +89,22 @@ def distinct_arrangements(
         hop = pricer.exchange_seconds(1 << 20, first, nearby) if stages > 1 else 0.0
         table.setdefault((*prices, hop), (mesh, stride))
     return list(table.values())
+
+
+def refinements(hardware: Hardware, mesh: Mesh) -> list[Mesh]:
+    """The mesh with one axis cut in two: at a level of the machine where the axis runs over several,
+    else in the middle. Both halves keep their place in the machine and in the order of splits.
+    """
+    meshes = []
+    for position, axis in enumerate(mesh.axes):
+        inside = [span // axis.stride for span in hardware.spans if span % axis.stride == 0]
+        cuts = [cut for cut in inside if 1 < cut < axis.size and axis.size % cut == 0]
+        middle = [d for d in divisors(axis.size) if 1 < d < axis.size]
+        cuts = cuts or middle[len(middle) // 2 : len(middle) // 2 + 1]
+        for inner in cuts:
+            grid = [(other.size, other.stride) for other in mesh.axes]
+            grid[position : position + 1] = [
+                (axis.size // inner, axis.stride * inner), (inner, axis.stride),
+            ]  # fmt: skip
+            meshes.append(Mesh(name_axes(hardware, grid), mesh.offset))
+    return meshes

@@ -3,7 +3,7 @@
     1  plain choices (baselines) are built from pins and simulated: the first incumbent
     2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal
        time of what is left exceeds the incumbent
-    3  the best of those with every mesh and every order of axes in the machine
+    3  the best of those with every mesh and every order of axes in the machine; then with a third axis
     4  the best estimates lowered and simulated; what does not fit exactly goes back with what it
        lacked
 
@@ -27,7 +27,13 @@ from autoplan.ir.plan import Plan
 from autoplan.ir.timeline import Timeline
 from autoplan.lower import lower
 from autoplan.search.baselines import baselines
-from autoplan.search.candidates import Shape, distinct_arrangements, divisors, factorisations
+from autoplan.search.candidates import (
+    Shape,
+    distinct_arrangements,
+    divisors,
+    factorisations,
+    refinements,
+)
 from autoplan.search.chain import Chain, Estimate
 from autoplan.search.engine import Engine, Freedom, Inputs, Limit
 from autoplan.search.freedom import Degrees, freedoms, named_plans, outer_pins
@@ -42,9 +48,17 @@ WIDENED = 4
 """(depth, micro-batches) pairs whose every mesh is tried on larger machines."""
 SIMULATED = 8
 """Candidates that are lowered and simulated at least."""
+REFINED = 2
+"""Candidates whose mesh gets a third axis, of those with the best estimates."""
+FINER = 3
+"""Meshes with a third axis that are tried."""
+FINE_ENOUGH = 64
+"""Devices up to which two axes are as fine as the levels of a machine."""
+AXES = 3
+"""Most axes of a stage's mesh."""
 SLACK = 1.05
 """Candidates that may be this much slower than the best estimate are kept, since estimates err."""
-SPACE = "depth x micro-batches x meshes of up to two axes x order in the machine x placements"
+SPACE = "depth x micro-batches x meshes of up to three axes x order in the machine x placements"
 FAR = 1.5
 """The best of a depth that is this much slower than the best of all is not shown."""
 CORRECTIONS = 3
@@ -188,6 +202,9 @@ class Search:
             best = min([best, *(row.estimate.step_time for row in results)])
         if not (exhaustive or self._enough):
             results += self._widen(results, best)
+            best = min([best, *(row.estimate.step_time for row in results)])
+            if count > FINE_ENOUGH:
+                results += self._refine(results, best)
         return sorted(results, key=lambda row: row.estimate.step_time)
 
     @property
@@ -232,6 +249,17 @@ class Search:
             ]  # fmt: skip
             wider += self._solve_all(shapes, best)
         return wider
+
+    def _refine(self, results: Sequence[Solved], best: float) -> list[Solved]:
+        """The best meshes with one axis more."""
+        ahead = sorted(results, key=lambda row: row.estimate.step_time)
+        shapes: dict[str, Shape] = {}
+        for row in ahead[:REFINED]:
+            for mesh in refinements(self.request.hardware, row.shape.mesh):
+                if len(mesh.axes) <= AXES:
+                    finer = replace(row.shape, mesh=mesh)
+                    shapes.setdefault(str(finer), finer)
+        return self._solve_all(list(shapes.values())[:FINER], best)
 
     def _solve_all(self, shapes: Iterable[Shape], best: float) -> list[Solved]:
         rows: list[Solved] = []

@@ -178,10 +178,29 @@ class BlockSpace:
     def layouts(self) -> Mapping[str, tuple[tuple[tuple[Layout, ...], tuple[Layout, ...]], ...]]:
         """Operator -> per value of its layer operator the layouts of operands and results."""
         return {
-            op.name: tuple(op_signature(self.block, op, row, backward) for row in rows)
+            op.name: self._rows(op, backward, rows)
             for group, rows in self.choices.items()
             for op, backward in self._members(group)
         }
+
+    def _rows(
+        self, op: Op, backward: bool, rows: Sequence[tuple[Choice, ...]]
+    ) -> tuple[tuple[tuple[Layout, ...], tuple[Layout, ...]], ...]:
+        """Layouts of operands and results for each row of choices; each axis is on its own."""
+        alone = {
+            choice: op_signature(self.block, op, (choice,), backward)
+            for choice in {choice for row in rows for choice in row}
+        }
+
+        def joined(row: tuple[Choice, ...], end: int) -> tuple[Layout, ...]:
+            return tuple(
+                tuple(placement for (placement,) in axes)
+                for axes in zip(*(alone[choice][end] for choice in row), strict=True)
+            )
+
+        if not self.axes:
+            return (op_signature(self.block, op, (), backward),)
+        return tuple((joined(row, 0), joined(row, 1)) for row in rows)
 
     def operand(self, op: Op, position: int) -> Side:
         """An operand, as every value of the operator's variable wants it."""

@@ -19,6 +19,7 @@ Nothing is computed twice: `prediction` is the only place that turns a Timeline 
 that people read, and the command line renders those and nothing else. Only `plan_run` loads torch.
 """
 
+from autoplan.frontends import step_graph
 from autoplan.workflow.comparing import Comparison, plan_compare
 from autoplan.workflow.documents import load_plan, plan_document, with_spans
 from autoplan.workflow.explaining import Explanation, plan_explain
@@ -26,7 +27,7 @@ from autoplan.workflow.goals import GOALS
 from autoplan.workflow.ladder import Rung
 from autoplan.workflow.machines import MachineAnswer, Ranking, rank_machines
 from autoplan.workflow.prediction import Priced, price
-from autoplan.workflow.question import Inputs, Options, Question, resolve, step_graph
+from autoplan.workflow.question import Inputs, Options, Question, resolve
 from autoplan.workflow.running import RunReport, RunRequest, plan_run, prepare_file
 from autoplan.workflow.shortlist import Candidate, shortlist
 from autoplan.workflow.showing import Shown, show

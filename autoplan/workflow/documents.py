@@ -14,13 +14,13 @@ from autoplan.errors import InputError, Problem
 from autoplan.files.plan import dump_plan, parse_plan
 from autoplan.files.problems import shown
 from autoplan.files.text import read_json
+from autoplan.frontends import step_graph
 from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan
 from autoplan.ir.timeline import Timeline
 from autoplan.lower import lower
 from autoplan.simulate import simulate
 from autoplan.workflow.prediction import Priced, price
-from autoplan.workflow.question import step_graph
 
 SAME = 1e-6
 """Relative difference between a written and a derived number that is no difference: libraries of

@@ -16,7 +16,7 @@ from autoplan.files.machine_spec import load_hardware
 from autoplan.files.problems import Problems
 from autoplan.files.stack import load_stack
 from autoplan.files.workload import optimizer_document, parse_workload, precision_document
-from autoplan.frontends import build_graph, training_step
+from autoplan.frontends import step_graph
 from autoplan.ir.graph import Graph
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.model import DecoderConfig
@@ -106,18 +106,6 @@ class Inputs:
     workload: Workload
     pins: Pins
     assumed: tuple[str, ...]
-
-
-def step_graph(config: DecoderConfig, workload: Workload) -> Graph:
-    """The training step of a model under a workload.
-
-    Raises:
-        InputError: the sequence is too long, or nothing is trainable.
-    """
-    p = workload.dropout
-    if p is not None:
-        config = replace(config, embedding_dropout=p, attention_dropout=p, residual_dropout=p)
-    return training_step(build_graph(config, workload.seq_len), workload.trainable)
 
 
 def resolve(question: Question) -> Inputs:

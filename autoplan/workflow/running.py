@@ -16,9 +16,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autoplan.errors import InputError, Problem, nearest
+from autoplan.files.checkpoint import save_problem
 from autoplan.files.data import is_file
 from autoplan.files.workload import parse_precision, precision_document
+from autoplan.frontends import step_graph
 from autoplan.ir.optimizer import OPTIMIZERS
+from autoplan.ir.plan import Plan
 from autoplan.ir.program import Program
 from autoplan.ir.timeline import COUNTED_LINES, Timeline
 from autoplan.ir.workload import PRECISIONS, Precision, Workload
@@ -26,15 +29,16 @@ from autoplan.lower import lower
 from autoplan.lower.check import check
 from autoplan.rehearsal import rehearse
 from autoplan.units import format_bytes
+from autoplan.workflow.checkpoints import go_on, state_of
 from autoplan.workflow.documents import price_plan
 from autoplan.workflow.prediction import Priced
-from autoplan.workflow.question import Question, step_graph
+from autoplan.workflow.question import Question
 from autoplan.workflow.torchrun import Torchrun, run_under_torchrun
 from autoplan.workflow.verbs import find_plan
 
 if TYPE_CHECKING:
     from autoplan.runtime.execute import RunResult
-    from autoplan.runtime.session import Settings
+    from autoplan.runtime.session import Settings, Store
     from autoplan.runtime.verify import Trial, Verdict
 
 TRANSPORTS = ("gloo", "lockstep")
@@ -59,6 +63,8 @@ class RunRequest:
         precision: a bundle of `PRECISIONS` and what differs from it, or `plan` for the plan's own.
         transport: `gloo`, `lockstep`, or "" for gloo, and lock-step in a rehearsal.
         torchrun: torchrun's flags where it starts the ranks, or None.
+        save: folder to leave the state in after the last step, or "".
+        resume: checkpoint to begin from, or "" to begin with the seed.
     """
 
     steps: int = 1
@@ -68,6 +74,13 @@ class RunRequest:
     precision: str = "fp64"
     transport: str = ""
     torchrun: Torchrun | None = None
+    save: str = ""
+    resume: str = ""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether checkpoints are read or written."""
+        return bool(self.save or self.resume)
 
 
 @dataclass(frozen=True)
@@ -79,12 +92,14 @@ class Prepared:
         program: its Program, checked.
         settings: steps, seed, data, what is recorded.
         trial: what verification needs.
+        notes: where it resumes, and what it does otherwise than before.
     """
 
     priced: Priced
     program: Program
     settings: Settings
     trial: Trial
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,12 +137,15 @@ def plan_run(question: Question, request: RunRequest) -> RunReport:
     priced, notes = _plan_to_run(target.priced, request)
     document: Mapping[str, Any] | None
     if request.torchrun is not None:
+        # A checkpoint that does not fit is found here, before any process starts.
+        notes += prepare(priced, request).notes if request.keeps else ()
         done = run_under_torchrun(priced, request, request.torchrun)
         document = None if done is None else {**done, "predicted": dict(priced.predicted)}
     else:
         transport = request.transport or ("lockstep" if request.rehearse else "gloo")
         _check_fits_here(priced, transport)
-        document = _execute(priced, request, transport)
+        document, more = _execute(priced, request, transport)
+        notes += more
     return RunReport(priced, document, notes, target.assumed, target.warnings)
 
 
@@ -150,6 +168,8 @@ def _with_problems(question: Question, request: RunRequest) -> Question:
             problems += error.problems
     if request.data and not is_file(Path(request.data)):
         problems.append(Problem("--data", "", f"`{request.data}`", "a file that can be read"))
+    unfit = save_problem(Path(request.save)) if request.save else None
+    problems += [unfit] if unfit else []
     if request.torchrun is not None and request.transport:
         found = f"`{request.transport}`"
         problems.append(Problem("--transport", "", found, "nothing with torchrun's flags"))
@@ -225,7 +245,7 @@ def prepare(priced: Priced, request: RunRequest) -> Prepared:
     """A plan with its Program and everything that the runtime needs.
 
     Raises:
-        InputError: the data cannot be read.
+        InputError: the data cannot be read, or no checkpoint to resume from.
         CheckError: the Program breaks an invariant.
     """
     from autoplan.runtime.data import Shape, open_batches
@@ -239,11 +259,26 @@ def prepare(priced: Priced, request: RunRequest) -> Prepared:
     shape = Shape(workload.global_batch_size, workload.seq_len, plan.model.vocab)
     batches = open_batches(shape, workload.seed, Path(request.data) if request.data else None)
     longest = max((s.end - s.start for s in priced.timeline.spans), default=0.0)
+    store, notes = _store(plan, program, request) if request.keeps else (None, ())
     settings = Settings(
-        request.steps, workload.seed, batches, record=request.verify, longest=longest
+        request.steps, workload.seed, batches, record=request.verify, longest=longest, store=store
     )
-    trial = Trial(graph, workload, batches, sequences_at_once=REFERENCE_SEQUENCES)
-    return Prepared(priced, program, settings, trial)
+    trial = Trial(graph, workload, batches, settings.numbers.start, REFERENCE_SEQUENCES)
+    return Prepared(priced, program, settings, trial, notes)
+
+
+def _store(plan: Plan, program: Program, request: RunRequest) -> tuple[Store, tuple[str, ...]]:
+    """The checkpoints of a run, and what is to be said of them."""
+    from autoplan.runtime.checkpoint import Checkpoints
+
+    state, first, notes = state_of(plan, program, request.data), 0, ()
+    if request.resume:
+        first, notes = go_on(Path(request.resume), state)
+    resume, save = (
+        Path(folder).absolute() if folder else None for folder in (request.resume, request.save)
+    )
+    left = replace(state, step=first + request.steps)
+    return Checkpoints(first, resume, save, left), notes
 
 
 def _check_fits_here(priced: Priced, transport: str) -> None:
@@ -267,10 +302,16 @@ def _check_fits_here(priced: Priced, transport: str) -> None:
         raise InputError(problems)
 
 
-def _execute(priced: Priced, request: RunRequest, transport: str) -> dict[str, Any]:
-    """Run all ranks here."""
+def _execute(
+    priced: Priced, request: RunRequest, transport: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Run all ranks here: the report, and notes."""
     from autoplan.runtime.execute import execute
     from autoplan.runtime.pool import Pool
+
+    if request.keeps:
+        # Before the fork, so that not every worker loads it anew.
+        import autoplan.runtime.checkpoint  # noqa: F401
 
     with Pool() as pool:
         if transport == "gloo":
@@ -279,7 +320,7 @@ def _execute(priced: Priced, request: RunRequest, transport: str) -> dict[str, A
         ready = prepare(priced, request)
         workers = pool if transport == "gloo" else None
         result = execute(ready.program, priced.graph, ready.settings, workers)
-        return run_document(result, judge(result, ready), priced)
+        return run_document(result, judge(result, ready), priced), ready.notes
 
 
 def judge(result: RunResult, prepared: Prepared) -> Verdict | None:

@@ -36,6 +36,14 @@ class Launched(Protocol):
     def verify(self) -> bool:
         """Whether to verify."""
 
+    @property
+    def save(self) -> str:
+        """A folder to leave the state in, or ""."""
+
+    @property
+    def resume(self) -> str:
+        """A checkpoint to begin from, or ""."""
+
 
 @dataclass(frozen=True, slots=True)
 class Torchrun:
@@ -75,7 +83,7 @@ def run_under_torchrun(
 
     Args:
         priced: the plan as it is to be executed.
-        request: steps, data, verification.
+        request: steps, data, verification, checkpoints.
         torchrun: its flags.
 
     Returns:
@@ -98,6 +106,8 @@ def run_under_torchrun(
         command += ["--precision", "plan", "--steps", str(request.steps)]
         command += ["--device", torchrun.device]
         command += ["--data", request.data] if request.data else []
+        command += ["--save", request.save] if request.save else []
+        command += ["--resume", request.resume] if request.resume else []
         command += [] if request.verify else ["--no-verify"]
         # Standard output belongs to the report, so what the processes print goes to the other.
         done = subprocess.run(command, check=False, stdout=sys.stderr.fileno())

@@ -22,8 +22,9 @@ FLAGS = {
     "explain": f"{COMMON} {ASKING} --why-not --measured --report",
     "compare": f"{COMMON} --report",
     "lower": f"{COMMON} {ASKING} --output -o",
-    "run": f"{COMMON} {ASKING} --steps --data --verify --no-verify --rehearse --transport --device "
-    "--nnodes --nproc-per-node --node-rank --rdzv-endpoint --rdzv-id --master-addr",
+    "run": f"{COMMON} {ASKING} --steps --data --verify --no-verify --save --resume --rehearse "
+    "--transport --device --nnodes --nproc-per-node --node-rank --rdzv-endpoint --rdzv-id "
+    "--master-addr",
     "show": f"{COMMON} --download",
 }
 """A new knob belongs in a file; a new flag is a reviewed change of this table."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autoplan.files.workload import parse_precision, precision_document
-from autoplan.frontends import build_graph, training_step
+from autoplan.frontends import step_graph
 from autoplan.ir.graph import Graph
 from autoplan.ir.machine import Stack
 from autoplan.ir.model import DecoderConfig
@@ -39,6 +39,7 @@ GEMMA = replace(
 )  # fmt: skip
 ADAFACTOR = Optimizer("adafactor")
 LION = Optimizer("lion")
+LORA = "lora:r=4,targets=q|k|v|o|gate|up|down,alpha=12"
 MUON = Optimizer("muon", {"lr": 1e-2})
 NEOX = replace(
     GPT, family="gpt_neox", name="tiny-neox", rope_theta=10000.0, rotary_dim=2, head_bias=True,
@@ -87,7 +88,7 @@ class Case:
         """Model, pins and what is unusual, for people and as the name of a test."""
         parts = [self.model.name, self.pins]
         parts += [self.optimizer.name] if self.optimizer is not ADAMW else []
-        parts += ["frozen"] if self.trainable != "full" else []
+        parts += {"full": [], LORA: ["adapters"]}.get(self.trainable, ["frozen"])
         parts += [self.precision] if self.precision != "fp64" else []
         parts += ["text"] if self.text else []
         return " ".join(parts)
@@ -133,6 +134,7 @@ CASES = (
     Case(4, "dp=2,pp=2,zero=3", TIED),
     Case(2, "pp=2", trainable=r"layers\.1\."),
     Case(4, "dp=2,pp=2,zero=1", trainable=r"layers\.1\.|head|norm"),
+    Case(4, "tp=2,pp=2", trainable=LORA, steps=3),
     Case(2, "tp=2", GPT),
     Case(2, "cp=2", GPT),
     Case(4, "dp=2,pp=2,zero=2", GPT),
@@ -191,7 +193,7 @@ class Prepared:
 
 def prepare(case: Case) -> Prepared:
     """Build the plan that a case's pins name, and lower it."""
-    graph = training_step(build_graph(case.model, case.seq_len), case.trainable)
+    graph = step_graph(case.model, case.workload)
     profile = (machine(case.ranks), Stack("toy"))
     plan = build_plan(graph, case.model, profile, case.workload, parse_pins([case.pins]))
     shape = Shape(case.batch, case.seq_len, case.model.vocab)

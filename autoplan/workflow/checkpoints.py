@@ -1,0 +1,81 @@
+"""What a run's checkpoint is of, and whether a run may go on from one.
+
+The identity is what must not change: the model's fields, the optimizer, the dtypes, what is
+trained. Degrees, stages and stored layouts are no part of it. What may change, such as the seed or
+a learning rate, is written down as circumstances, and a run that changes one says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from autoplan.errors import InputError
+from autoplan.files.checkpoint import (
+    Checkpoint,
+    changes,
+    read_checkpoint,
+    refusals,
+    tensor_types,
+)
+from autoplan.ir.plan import Plan
+from autoplan.ir.program import Program
+
+
+def state_of(plan: Plan, program: Program, data: str) -> Checkpoint:
+    """The state of a plan's training before its first step, as a checkpoint describes it.
+
+    Args:
+        plan: as it is executed.
+        program: the plan, lowered.
+        data: the file that is read, or "" for synthetic tokens.
+    """
+    workload, model = plan.workload, plan.model
+    optimizer = workload.optimizer
+    identity = {
+        f"model {field.name}": str(getattr(model, field.name))
+        for field in fields(model)
+        if field.name != "name"
+    }
+    identity |= {
+        "optimizer": optimizer.name,
+        "precision": str(workload.precision),
+        "trainable": workload.trainable,
+    }
+    circumstances = {f"optimizer {name}": str(value) for name, value in optimizer.settings.items()}
+    circumstances |= {
+        "optimizer clip": str(optimizer.clip),
+        "seed": str(workload.seed),
+        "global batch size": str(workload.global_batch_size),
+        "sequence length": str(workload.seq_len),
+        "data": _data(data),
+    }
+    return Checkpoint(0, identity, circumstances, tensor_types(program))
+
+
+def go_on(folder: Path, wanted: Checkpoint) -> tuple[int, tuple[str, ...]]:
+    """Begin where a checkpoint ends.
+
+    Args:
+        folder: the checkpoint.
+        wanted: `state_of` the run.
+
+    Returns:
+        (index of the first step, notes: where the run begins and what goes on differently).
+
+    Raises:
+        InputError: there is no whole checkpoint, or it is of something else: every difference.
+    """
+    found = read_checkpoint(folder)
+    problems = tuple(refusals(found, wanted, str(folder)))
+    if problems:
+        raise InputError(problems)
+    notes = [f"resumes at step {found.step} from {folder}"]
+    notes += [f"resumes with {change}" for change in changes(found, wanted)]
+    return found.step, tuple(notes)
+
+
+def _data(data: str) -> str:
+    """A file by name and size: it may lie elsewhere now."""
+    path = Path(data)
+    return f"{path.name}, {path.stat().st_size} bytes" if data else "synthetic"
