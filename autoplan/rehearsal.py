@@ -71,7 +71,9 @@ def rehearse(plan: Plan) -> Plan:
     config = _shrunk_model(model, extent, parts)
     lora = parse_lora(workload.trainable)
     lora = replace(lora, rank=extent["a"]) if lora else None
-    forward = build_graph(config, extent["s"], lora)
+    lengths = workload.lengths and workload.lengths.scaled(workload.seq_len, extent["s"])
+    visible = lengths.visible(extent["s"]) if lengths and lengths.packed else None
+    forward = build_graph(config, extent["s"], lora, visible)
     trainable = str(lora) if lora else _trainable(plan, graph, forward, parts)
     blocks = [i.block for i in training_step(forward, trainable).instances]
     strategies, index = {}, 0
@@ -83,7 +85,7 @@ def rehearse(plan: Plan) -> Plan:
     hardware = load_hardware(f"{HERE}:{AXIS ** len(plan.stages[0].mesh.axes) * len(parts)}")
     workload = replace(
         workload, global_batch_size=extent["b"] * micro_batches, seq_len=extent["s"],
-        precision=PRECISIONS["fp64"], trainable=trainable, memory_headroom=0,
+        precision=PRECISIONS["fp64"], trainable=trainable, memory_headroom=0, lengths=lengths,
     )  # fmt: skip
     stages = tuple(
         StagePlan(mesh, tuple(part.run for part in rows))

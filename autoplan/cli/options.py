@@ -109,6 +109,13 @@ class Asking(Common):
     seed: Annotated[
         str | None, typer.Option("--seed", metavar="N", help="Of initialisation and dropout")
     ] = None
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            "--lengths", metavar="fixed|FILE[:padded|packed]",
+            help="Of documents: a histogram such as {\"128\": 0.3, \"512\": 0.7} [fixed]",
+        ),
+    ] = None  # fmt: skip
     download: DownloadFlag = False
 
 

@@ -25,7 +25,9 @@ class RunOptions(Asking):
 
     subject: Subject
     hardware: Machine = None
-    steps: Annotated[str, typer.Option("--steps", metavar="N", help="Training steps, from here on")] = "1"
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="N", help="Training steps, from here on")
+    ] = "1"
     data: Annotated[
         Text, typer.Option("--data", metavar="FILE", help="Any file, read as bytes")
     ] = None

@@ -2,7 +2,7 @@
 
 Convention, of PaLM (Chowdhery et al. 2022, appendix B) and Megatron (Narayanan et al. 2021): matrix
 products and attention forward and backward, attention over the full s², or with a sliding window
-over the full window of every query, no causal halving; no recomputation, neither of layers nor of
+over the full window of every query, of packed documents over the sum of their squares, no causal halving; no recomputation, neither of layers nor of
 the scores inside the attention kernel; no look-up of embeddings, the output head included.
 """
 
@@ -51,6 +51,6 @@ def _op_flops(op: Op, block: Block, extent: dict[str, int]) -> float:
     work = FAMILIES[op.family].measure(
         Instr(op.family, (), (), attrs), registers(op.inputs), registers(op.outputs)
     )
-    if op.family == "attention_grad":
+    if op.family in ("attention_grad", "packed_attention_grad"):
         return work.flops * BACKWARD_OVER_FORWARD * FORWARD_PRODUCTS / BACKWARD_PRODUCTS
     return work.flops

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from autoplan.errors import Problem, nearest
+from autoplan.files.lengths import LengthsFile, dump_lengths
 from autoplan.files.problems import Problems, Strict, one_of, validate
 from autoplan.ir.adapter import is_lora, parse_lora
 from autoplan.ir.optimizer import OPTIMIZERS
@@ -91,6 +92,7 @@ class WorkloadFile(Strict):
     memory_headroom_bytes: int = Field(default=0, ge=0, le=1 << 60)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     loss_scale: LossScaleFile = LossScaleFile()
+    lengths: LengthsFile | None = None
 
     @field_validator("trainable")
     @classmethod
@@ -120,6 +122,10 @@ def parse_workload(document: object, source: str, path: str = "$") -> Workload:
     optimizer = _optimizer(file.optimizer, problems, f"{path}.optimizer")
     precision = problems.attempt(lambda: _precision(file.precision, source, f"{path}.precision"))
     problems.attempt(lambda: parse_lora(file.trainable, source, f"{path}.trainable"))
+    lengths = file.lengths.noun() if file.lengths else None
+    if lengths and lengths.histogram[-1][0] > file.seq_len:
+        allowed = f"lengths of at most the {file.seq_len} positions of a sequence"
+        problems.add(f"{path}.lengths.histogram", lengths.histogram[-1][0], allowed)
     problems.check()
     assert precision is not None
     return Workload(
@@ -133,6 +139,7 @@ def parse_workload(document: object, source: str, path: str = "$") -> Workload:
         memory_headroom=file.memory_headroom_bytes,
         seed=file.seed,
         loss_scale=LossScale(float(file.loss_scale.initial), file.loss_scale.growth_interval),
+        lengths=lengths,
     )
 
 
@@ -221,4 +228,5 @@ def dump_workload(workload: Workload) -> dict[str, Any]:
         "memory_headroom_bytes": workload.memory_headroom,
         "seed": workload.seed,
         **(scale if shown else {}),
+        **({"lengths": dump_lengths(workload.lengths)} if workload.lengths else {}),
     }

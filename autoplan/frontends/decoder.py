@@ -28,8 +28,10 @@ _SUMMING = ("o", "down")
 class _BlockWriter:
     """Collects the tensors and operators of one block."""
 
-    def __init__(self, config: DecoderConfig, lora: Lora | None = None) -> None:
-        self.config, self.lora = config, lora
+    def __init__(
+        self, config: DecoderConfig, lora: Lora | None = None, visible: float | None = None
+    ) -> None:
+        self.config, self.lora, self.visible = config, lora, visible
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
 
@@ -41,6 +43,10 @@ class _BlockWriter:
         dtype = "statistic" if name == "count" else "index"
         self.tensors[name] = Tensor(name, dims, "feed", dtype)
         return name
+
+    def positions(self) -> str:
+        """Where in its document each token stands: alike in all sequences unless packed."""
+        return self.feed("positions" if self.visible is None else "places", "b", "s")
 
     def activation(self, name: str, dims: tuple[str, ...], dtype: str = "compute") -> str:
         self.tensors[name] = Tensor(name, dims, "activation", dtype)
@@ -126,7 +132,7 @@ class _BlockWriter:
             ("width", config.rotary_dim or config.head_dim),
         )  # fmt: skip
         y = self.activation(x + ".rotated", self.tensors[x].dims)
-        return self.op("rotary", (x, self.feed("positions", "b", "s")), (y,), group, attrs)
+        return self.op("rotary", (x, self.positions()), (y,), group, attrs)
 
     def drop(self, x: str, probability: float, group: str) -> str:
         """Dropout, if there is any."""
@@ -149,8 +155,8 @@ class _BlockWriter:
         return Block(name, self.tensors, tuple(self.ops), input=source, output=result)
 
 
-def _embedding(config: DecoderConfig) -> Block:
-    w = _BlockWriter(config)
+def _embedding(config: DecoderConfig, visible: float | None) -> Block:
+    w = _BlockWriter(config, visible=visible)
     table = w.parameter("embedding", "v", "m")
     ids = w.feed("ids", "b", "s")
     x = w.op("embedding", (ids, table), (w.activation("embedded", _RESIDUAL),), "embedding")
@@ -158,7 +164,7 @@ def _embedding(config: DecoderConfig) -> Block:
         scaled = w.activation("scaled", _RESIDUAL)
         x = w.op("scale", (x,), (scaled,), "embedding_out", (("factor", config.embedding_scale),))
     if config.learned_positions:
-        positions = w.feed("positions", "b", "s")
+        positions = w.positions()
         located = w.activation("located", _RESIDUAL)
         where = w.parameter("position_embedding", "p", "m")
         attrs = (("offset", config.position_offset),)
@@ -185,11 +191,17 @@ def _attention(w: _BlockWriter, normed: str) -> str:
         q, k = w.rotate(q, "q"), w.rotate(k, "kv")
     o = w.activation("attended", ("b", "s", *query))
     lse = w.activation("attended.lse", ("b", "s", "g", "r"), "statistic")
-    attrs = (
+    attrs: Attrs = (
         ("causal", True), ("dropout", config.attention_dropout), ("key", "attended"),
         ("scale", 1.0 / sqrt(config.head_dim)), ("window", config.sliding_window),
     )  # fmt: skip
-    o = w.op("attention", (q, k, v), (o, lse), "attention", attrs)
+    if w.visible is None:
+        o = w.op("attention", (q, k, v), (o, lse), "attention", attrs)
+    else:
+        documents = w.feed("documents", "b", "s")
+        operands = (q, k, v, documents, documents)
+        attrs += (("visible", w.visible),)
+        o = w.op("packed_attention", operands, (o, lse), "attention", attrs)
     return w.linear(o, "o", (("m",), query), "o")
 
 
@@ -212,8 +224,8 @@ def _feed_forward(w: _BlockWriter, normed: str) -> str:
     return w.linear(act, "down", (("m",), ("f",)), "down")
 
 
-def _layer(config: DecoderConfig, lora: Lora | None) -> Block:
-    w = _BlockWriter(config, lora)
+def _layer(config: DecoderConfig, lora: Lora | None, visible: float | None) -> Block:
+    w = _BlockWriter(config, lora, visible)
     x = w.activation("x", _RESIDUAL)
     normed = w.norm(x, "attention_norm")
     attended = _attention(w, normed)
@@ -264,13 +276,17 @@ def _head(config: DecoderConfig) -> Block:
     return w.block("head", x, "")
 
 
-def build_graph(config: DecoderConfig, seq_len: int, lora: Lora | None = None) -> Graph:
+def build_graph(
+    config: DecoderConfig, seq_len: int, lora: Lora | None = None, visible: float | None = None
+) -> Graph:
     """The forward graph of a decoder for sequences of `seq_len` positions.
 
     Args:
         config: the model.
         seq_len: positions per sequence.
         lora: adapters beside projections of every layer.
+        visible: where documents are packed, the mean share of a sequence that a position's own
+            document takes; None where each sequence is one document.
 
     Raises:
         InputError: `seq_len` exceeds a learned position table, or there is nothing to adapt.
@@ -281,7 +297,7 @@ def build_graph(config: DecoderConfig, seq_len: int, lora: Lora | None = None) -
     if config.learned_positions and seq_len > config.max_positions:
         allowed = f"at most {config.max_positions}, the size of the position table of {config.name}"
         raise InputError(Problem("workload", "seq_len", str(seq_len), allowed))
-    blocks = [_embedding(config), _layer(config, lora), _head(config)]
+    blocks = [_embedding(config, visible), _layer(config, lora, visible), _head(config)]
     layers = tuple(Instance("layer", f"layers.{i}.") for i in range(config.layers))
     extent = {
         "s": seq_len, "m": config.hidden, "g": config.kv_heads,
@@ -299,8 +315,7 @@ def build_graph(config: DecoderConfig, seq_len: int, lora: Lora | None = None) -
 
 
 def _initialisation(config: DecoderConfig, blocks: list[Block]) -> dict[str, tuple[str, float]]:
-    """Weights normal, biases 0, norms 1 (0 where the norm adds 1 itself), adapters without
-    effect."""
+    """Weights normal, biases 0, norms 1 (or 0, where they add 1 themselves), adapters in vain."""
     table: dict[str, tuple[str, float]] = {}
     for block in blocks:
         for name in block.parameters:

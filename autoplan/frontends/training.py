@@ -144,7 +144,8 @@ def step_graph(config: DecoderConfig, workload: Workload) -> Graph:
     if p is not None:
         config = replace(config, embedding_dropout=p, attention_dropout=p, residual_dropout=p)
     lora = parse_lora(workload.trainable)
-    return training_step(build_graph(config, workload.seq_len, lora), workload.trainable)
+    forward = build_graph(config, workload.seq_len, lora, workload.visible)
+    return training_step(forward, workload.trainable)
 
 
 def training_step(graph: Graph, trainable: str = "full") -> Graph:

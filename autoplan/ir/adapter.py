@@ -8,7 +8,6 @@ Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, sect
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -18,7 +17,7 @@ TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 """Projections of a layer that an adapter may stand beside."""
 PREFIX = "lora"
 KEYS = ("r", "targets", "alpha")
-LARGEST_RANK = 1 << 20
+LARGEST_RANK, LARGEST_ALPHA = 1 << 20, 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +53,51 @@ def parse_lora(text: str, source: str = "workload", path: str = "trainable") -> 
 
     Args:
         text: of `trainable`; keys that it leaves out take their defaults.
-        source, path: for messages.
+        source: of the text, for messages.
+        path: of the field in its source, for messages.
 
     Raises:
         InputError: every problem at once.
     """
     if not is_lora(text):
         return None
-    rest = text.partition(":")[2]
-    problems: list[Problem] = []
-
-    def wrong(found: str, allowed: str, hint: str = "") -> None:
-        problems.append(Problem(source, path, f"`{found}`", allowed, hint))
-
-    values: dict[str, str] = {}
-    for part in filter(None, (piece.strip() for piece in rest.split(","))):
-        key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in KEYS:
-            wrong(part, f"{', '.join(KEYS)}, each =value", nearest(key, KEYS))
-        elif key in values or not value:
-            wrong(part, "each key once, as in lora:r=16,targets=q|v,alpha=32")
-        else:
-            values[key] = value
-    targets = [t.strip() for t in values.get("targets", "q|v").lower().split("|")]
-    for target in targets:
-        if target not in TARGETS:
-            allowed = f"projections among {'|'.join(TARGETS)}, with | between them"
-            wrong(f"targets={target}", allowed, nearest(target, TARGETS))
-    rank = _number(values, "r", Lora().rank)
+    found: list[tuple[str, str, str]] = []
+    values = _pairs(text.partition(":")[2], found)
+    default = Lora()
+    targets = [t.strip() for t in values.get("targets", "|".join(default.targets)).split("|")]
+    targets = [t.lower() for t in targets]
+    for target in sorted(set(targets) - set(TARGETS)):
+        allowed = f"projections among {'|'.join(TARGETS)}, with | between them"
+        found.append((f"targets={target}", allowed, nearest(target, TARGETS)))
+    rank = _number(values.get("r"), default.rank)
     if not (1 <= rank <= LARGEST_RANK and rank == int(rank)):
-        wrong(f"r={values['r']}", f"a whole number from 1 to {LARGEST_RANK}")
-    alpha = _number(values, "alpha", Lora().alpha)
-    if not 0 < alpha <= 1e12:
-        wrong(f"alpha={values['alpha']}", "a number above 0")
-    if problems:
-        raise InputError(problems)
+        found.append((f"r={values['r']}", f"a whole number from 1 to {LARGEST_RANK}", ""))
+    alpha = _number(values.get("alpha"), default.alpha)
+    if not 0 < alpha <= LARGEST_ALPHA:
+        found.append((f"alpha={values['alpha']}", "a number above 0", ""))
+    if found:
+        raise InputError([Problem(source, path, f"`{a}`", b, hint) for a, b, hint in found])
     return Lora(int(rank), tuple(t for t in TARGETS if t in targets), alpha)
 
 
-def _number(values: Mapping[str, str], key: str, default: float) -> float:
+def _pairs(text: str, found: list[tuple[str, str, str]]) -> dict[str, str]:
+    """`key=value,...` as a table; what is wrong, allowed and meant goes to `found`."""
+    values: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if key not in KEYS:
+            found.append((part, f"{', '.join(KEYS)}, each =value", nearest(key, KEYS)))
+        elif key in values or not value:
+            found.append((part, f"each key once, as in {Lora()}", ""))
+        else:
+            values[key] = value
+    return values
+
+
+def _number(text: str | None, default: float) -> float:
     """A finite number, or -1 for any other text."""
     try:
-        number = float(values.get(key, default))
+        number = default if text is None else float(text)
     except ValueError:
         return -1.0
     return number if isfinite(number) else -1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoplan.ir.lengths import Lengths
 from autoplan.ir.optimizer import OPTIMIZERS, OptimizerRule
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int64": 8}
@@ -145,6 +146,7 @@ class Workload:
         memory_headroom: bytes of every device kept free.
         seed: of initialisation and dropout.
         loss_scale: where the precision scales the loss.
+        lengths: of documents, or None where each fills its sequence.
     """
 
     kind: str
@@ -157,3 +159,16 @@ class Workload:
     memory_headroom: int = 0
     seed: int = 0
     loss_scale: LossScale = LossScale()
+    lengths: Lengths | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step; padding is none."""
+        sequences, width = self.global_batch_size, self.seq_len
+        return self.lengths.tokens(sequences, width) if self.lengths else sequences * width
+
+    @property
+    def visible(self) -> float | None:
+        """Mean share of a packed sequence that a position's document takes; else None."""
+        packed = self.lengths is not None and self.lengths.packed
+        return self.lengths.visible(self.seq_len) if self.lengths and packed else None

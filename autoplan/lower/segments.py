@@ -20,8 +20,8 @@ from autoplan.ops.layouts import BlockLayouts, gradient_source, replicated
 from autoplan.ops.matrix import product_attrs
 
 SHARDED_OPERAND = {
-    "dropout": 0, "attention": 0, "attention_grad": 0, "embedding": 1,
-    "xent_stats": 0, "xent_grad": 0,
+    "dropout": 0, "attention": 0, "attention_grad": 0, "packed_attention": 0,
+    "packed_attention_grad": 0, "embedding": 1, "xent_stats": 0, "xent_grad": 0,
 }  # fmt: skip
 """Families whose kernels need to know which part of an operand they hold -> that operand."""
 SHARDED_RESULT = {"embedding_grad": 0}

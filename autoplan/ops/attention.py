@@ -2,13 +2,15 @@
 
     attention        b s g r d, b t g d, b t g d -> b s g r d, lse b s g r      d, t whole
     attention_grad   do q k v o lse              -> dq dk dv
+    packed_attention, packed_attention_grad: the same, also of documents b s and b t
     rotary           b s (…) d, b s              -> b s (…) d                   d whole, linear
 
 Keys and values are produced along `s` and read along `t`: splitting `s` therefore splits the
 queries and asks for whole keys, and the gradients of keys and values come out partial.
 
 With the attribute `causal` a query sees no later key; with `window` w only the last w of those, its
-own included (0: all). Rotary positions turn the first `width` values of each head.
+own included (0: all). Packed sequences hold several documents, one after the other: a query sees
+keys of its own alone, on average `visible` of all. Rotary positions turn the first `width` values of each head.
 """
 
 from __future__ import annotations
@@ -60,12 +62,14 @@ def _workspace(instr: Instr, q: Register, keys: Register, kernel: _Kernel) -> fl
     if instr.attr("dropout"):
         scores = queries / width * keys.shape[1]
         return kernel.scores * scores + (kernel.widened * queries if narrow(q) else 0.0)
-    mask = 0
+    mask, row = 0, 0.0
+    if instr.attr("visible") is not None:  # a document's results, on their way to the whole
+        row = (queries + (2 * exact_nbytes(keys) if kernel is BACKWARD else 0.0)) / q.shape[0]
     if windowed(instr, keys.shape[1]):
         mask = q.nbytes // elements(q) + 1
     elif instr.attr("causal") and q.shape[1] != keys.shape[1]:
         mask = q.nbytes // elements(q)
-    return kernel.fused * queries + q.shape[1] * keys.shape[1] * mask
+    return kernel.fused * queries + q.shape[1] * keys.shape[1] * mask + row
 
 
 def windowed(instr: Instr, keys: int) -> bool:
@@ -81,6 +85,9 @@ def visible_share(instr: Instr, queries: int, keys: int) -> float:
     1 - queries / (2 keys), one half when the queries are whole. Without the causal mask it is the
     convention of counting: the window of every query in full.
     """
+    visible = instr.attr("visible")
+    if visible is not None:
+        return _share_of_documents(instr, keys, visible)
     window = instr.attr("window", 0) or keys
     if not instr.attr("causal"):
         return min(1.0, window / keys)
@@ -88,6 +95,17 @@ def visible_share(instr: Instr, queries: int, keys: int) -> float:
     growing = max(0, min(window, keys) - first)
     seen = growing * (first + min(window, keys)) / 2 + (queries - growing) * window
     return seen / (queries * keys)
+
+
+def _share_of_documents(instr: Instr, keys: int, visible: float) -> float:
+    """The same where sequences are packed: no rank has queries that see more than others.
+
+    In a document of n positions they see min(1, window), ... min(n, window) of its keys.
+    """
+    mean = visible * keys
+    window = min(instr.attr("window", 0) or mean, mean)
+    seen = window - window**2 / (2 * mean) if instr.attr("causal") else window
+    return float(seen / keys)
 
 
 def _attention_work(
@@ -123,10 +141,10 @@ def _rotary_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]
 
 
 def _attention_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
-    q, k, v = op.inputs
+    q, k, v, *documents = op.inputs
     o, lse = op.outputs
-    inputs = (d_outputs[0], q, k, v, o, lse)
-    backward.emit(op, "attention_grad", inputs, op.attrs).gradients_of(q, k, v)
+    inputs = (d_outputs[0], q, k, v, o, lse, *documents)
+    backward.emit(op, op.family + "_grad", inputs, op.attrs).gradients_of(q, k, v)
 
 
 def _rotary_gradient(op: Op, d_outputs: Sequence[str], backward: Backward) -> None:
@@ -147,6 +165,19 @@ FAMILIES = (
         "attention_grad",
         whole=frozenset("dt"),
         renames={2: _KEYS, 3: _KEYS, 7: _KEYS, 8: _KEYS},
+        work=_backward_work,
+    ),
+    Family(
+        "packed_attention",
+        whole=frozenset("dt"),
+        renames={1: _KEYS, 2: _KEYS, 4: _KEYS},
+        work=_forward_work,
+        gradient=_attention_gradient,
+    ),
+    Family(
+        "packed_attention_grad",
+        whole=frozenset("dt"),
+        renames={2: _KEYS, 3: _KEYS, 7: _KEYS, 9: _KEYS, 10: _KEYS},
         work=_backward_work,
     ),
     Family(

@@ -6,7 +6,7 @@ stack asks beyond that (`Stack.rules`). Legal values are found by asking the rul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -14,7 +14,7 @@ from autoplan.errors import Problem
 from autoplan.ir.machine import Stack, StackRule
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.workload import Workload
-from autoplan.presets.pins import DEGREES
+from autoplan.presets.pins import DEGREES, Pins
 
 MOST_TRIED = 64
 """Legal values are looked for up to here, or the number of devices if that is more."""
@@ -88,6 +88,16 @@ def _heads_divide(case: Case) -> bool:
     return groups % tp == 0 or (case.config.heads // groups) % tp == 0
 
 
+def _heads_divide_over_axes(case: Case) -> bool:
+    """The same where one axis may split groups and another the queries of each."""
+    groups, tp = case.config.kv_heads, case.degree("tp")
+    queries = case.config.heads // groups
+    return any(
+        tp % outer == groups % outer == 0 and queries % (tp // outer) == 0
+        for outer in range(1, tp + 1)
+    )
+
+
 def _position_parts(case: Case) -> int:
     """Into how many parts positions are cut, by cp and by whatever splits nothing else."""
     tp, tp2 = case.degree("tp"), case.degree("tp2")
@@ -123,19 +133,25 @@ def _pad_hint(case: Case, stack: Stack) -> str:
     return hint + (", or vocab=false" if case.degree("tp2") == 1 else "")
 
 
-MODEL_RULES = (
-    Rule("tp", _heads_words, _heads_divide),
+SEARCH_RULES = (
+    Rule("tp", _heads_words, _heads_divide_over_axes),
     Rule(
         "tp", lambda case: f"feed-forward width {case.config.ffn}",
         lambda case: case.config.ffn % (case.degree("tp") * case.degree("tp2")) == 0,
     ),
     Rule(
-        "tp", lambda case: f"vocabulary {case.config.vocab}",
-        lambda case: case.config.vocab % _vocab_parts(case) == 0, _pad_hint,
-    ),
-    Rule(
         "tp2", lambda case: f"model width {case.config.hidden}",
         lambda case: case.config.hidden % case.degree("tp2") == 0,
+    ),
+)  # fmt: skip
+"""What holds however a search splits the rest."""
+
+MODEL_RULES = (
+    Rule("tp", _heads_words, _heads_divide),
+    *SEARCH_RULES[1:],
+    Rule(
+        "tp", lambda case: f"vocabulary {case.config.vocab}",
+        lambda case: case.config.vocab % _vocab_parts(case) == 0, _pad_hint,
     ),
     Rule(
         "cp", lambda case: f"sequence {case.workload.seq_len} in {_position_parts(case)} parts",
@@ -174,6 +190,48 @@ def degree_problems(case: Case, devices: int, stack: Stack) -> list[Problem]:
     rules = [*MODEL_RULES, *(_as_rule(rule, stack) for rule in stack.rules)]
     broken = [rule for rule in rules if not rule.holds(case)]
     return [_problem(rule, rules, case, devices, stack) for rule in broken]
+
+
+def stack_allows(case: Case, stack: Stack) -> bool:
+    """Whether every rule of a stack is obeyed."""
+    return all(obeys(rule, case, case.degree(rule.key)) for rule in stack.rules)
+
+
+def restricted(pins: Pins, stack: Stack) -> list[Problem]:
+    """Pins none of whose values the stack can express."""
+    return [
+        Problem(
+            "--pin", key, "|".join(map(str, pin.values)), f"{_words(allowed)} on stack {stack.name}"
+        )
+        for key, pin in pins.items()
+        if (allowed := stack.restricts.get(key)) and pin.values
+        if not any(value in allowed for value in pin.values)
+    ]
+
+
+def _words(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def pin_problems(pins: Pins, case: Case, devices: int, stack: Stack) -> list[Problem]:
+    """Pins none of whose values any plan of a search could have.
+
+    Args:
+        pins: sets of values; bounds are left to the search.
+        case: with the single values.
+        devices: of the machine.
+        stack: whose rules count too.
+    """
+    rules = [*SEARCH_RULES, *(_as_rule(rule, stack) for rule in stack.rules)]
+    found = restricted(pins, stack)
+    for rule in rules:
+        values = [v for v in pins[rule.key].values if v != -1] if rule.key in pins else []
+        cases = [case.at(rule.key, value) for value in values if isinstance(value, int)]
+        if cases and not any(rule.holds(one) for one in cases):
+            found.append(_problem(rule, rules, cases[-1], devices, stack))
+    batch = case.workload.global_batch_size
+    problem = batch_problem(batch, case.degree("dp"), case.degree("micro_batch"))
+    return [*found, *([problem] if problem else [])]
 
 
 def _as_rule(rule: StackRule, stack: Stack) -> Rule:

@@ -28,7 +28,7 @@ from autoplan.ir.workload import Workload
 from autoplan.ops import BlockLayouts, gradient_source
 from autoplan.ops.layouts import Signature
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
-from autoplan.presets.legal import Case, batch_problem, degree_problems
+from autoplan.presets.legal import Case, batch_problem, degree_problems, restricted
 from autoplan.presets.pins import DEGREES, Pins, Value
 
 AXIS_ROLES = ("cp", "tp", "tp2", "dp")
@@ -102,7 +102,7 @@ def settle(
         raise InputError(problems)
     given: dict[str, Value] = {k: v for k, pin in pins.items() if (v := pin.single) is not None}
     values: dict[str, object] = {**_defaults(stack), **given}
-    problems = _restricted(given, stack)
+    problems = restricted(pins, stack)
     degrees = _degrees(values, hardware.count, problems)
     order = _order(str(values.get("order", "")), problems)
     layers = _layers(values, config.layers, degrees["pp"], (stack, problems))
@@ -124,15 +124,6 @@ def settle(
 
 def _defaults(stack: Stack) -> dict[str, object]:
     return {"tp": 1, "tp2": 1, "cp": 1, "pp": 1, "dp": -1, **stack.defaults}
-
-
-def _restricted(given: Mapping[str, Value], stack: Stack) -> list[Problem]:
-    """Pins that the stack cannot express."""
-    return [
-        Problem("--pin", key, str(value), f"{', '.join(map(str, allowed))} on stack {stack.name}")
-        for key, value in given.items()
-        if (allowed := stack.restricts.get(key)) and value not in allowed
-    ]
 
 
 def _degrees(values: Mapping[str, object], devices: int, problems: list[Problem]) -> dict[str, int]:

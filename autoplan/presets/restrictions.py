@@ -8,9 +8,10 @@ from math import prod
 
 from autoplan.errors import Problem
 from autoplan.ir.layout import Layout
+from autoplan.ir.machine import Stack
 from autoplan.ir.plan import Home, Stored
 from autoplan.ops.storing import LEVELS, level_of, splittable_axes
-from autoplan.presets.pins import DEGREES, Pin, Pins, Value
+from autoplan.presets.pins import DEGREES, RECOMPUTE, Pin, Pins, Value
 
 NAMED = ("micro_batch", "zero", "recompute")
 """With all degrees, these keys leave nothing to search but details of a block."""
@@ -20,6 +21,11 @@ Roles = tuple[str, ...] | None
 
 AXES = ("dp", "cp", "tp", "tp2")
 ABOUT_AXES = frozenset({*AXES, "sp", "micro_batch", "zero"})
+EVERY: Mapping[str, tuple[Value, ...]] = {
+    **dict.fromkeys(DEGREES, ()), "zero": (0, 1, 2, 3), "recompute": RECOMPUTE,
+    "schedule": ("1f1b",),
+}  # fmt: skip
+"""Key -> what a search tries where nothing limits it; () stands for any degree."""
 WEIGHT_SPLITS: Mapping[str, Mapping[str, frozenset[str | None]]] = {
     "tp": {
         "q": frozenset("grd"), "kv": frozenset({"g", "s", None}), "attention": frozenset("gr"),
@@ -29,6 +35,28 @@ WEIGHT_SPLITS: Mapping[str, Mapping[str, frozenset[str | None]]] = {
             "up": frozenset("m"), "down": frozenset("m")},
 }  # fmt: skip
 """Role -> layer operator -> splits that suit it; operators not named are free."""
+
+
+def within(pins: Pins, stack: Stack) -> dict[str, Pin]:
+    """Pins, and for what they leave open the values that the stack can express."""
+    limited = dict(pins)
+    for key, allowed in stack.restricts.items():
+        values = tuple(value for value in allowed if isinstance(value, int | str))
+        if key in pins:
+            kept = tuple(value for value in values if pins[key].allows(value))
+            limited[key] = Pin(kept) if kept else pins[key]
+        elif key in EVERY and not _tries_all(key, values):
+            limited[key] = Pin(values)
+    return limited
+
+
+def _tries_all(key: str, values: tuple[Value, ...]) -> bool:
+    return bool(EVERY[key]) and set(EVERY[key]) <= set(values)
+
+
+def rules_name_axes(stack: Stack) -> bool:
+    """Whether a stack's rules speak of degrees, so that axes need roles."""
+    return any(rule.key in AXES for rule in stack.rules)
 
 
 def problems(pins: Pins, devices: int) -> list[Problem]:
@@ -111,15 +139,20 @@ def layers(pins: Pins) -> tuple[int, ...] | None:
     return pin.single if pin is not None and isinstance(pin.single, tuple) else None
 
 
-def roles(pins: Pins, sizes: Sequence[int], batch: int) -> Iterator[Roles]:
-    """Every way in which axes of these sizes can play roles that the pins allow."""
-    if not ABOUT_AXES.intersection(pins):
+def roles(pins: Pins, sizes: Sequence[int], batch: int, named: bool = False) -> Iterator[Roles]:
+    """Every way in which axes of these sizes can play roles that the pins allow.
+
+    Args:
+        pins: what is fixed.
+        sizes: of the mesh axes.
+        batch: sequences of a micro-batch over all replicas.
+        named: whether axes need roles even where no pin speaks of them.
+    """
+    if not (named or ABOUT_AXES.intersection(pins)):
         yield None
         return
-    for named in product(AXES, repeat=len(sizes)):
-        degrees = {
-            role: prod(s for s, r in zip(sizes, named, strict=True) if r == role) for role in AXES
-        }
+    for played in product(AXES, repeat=len(sizes)):
+        degrees = role_degrees(played, sizes)
         if not all(pins[r].allows(degrees[r]) or pins[r].single == -1 for r in AXES if r in pins):
             continue
         if batch % degrees["dp"]:
@@ -128,7 +161,12 @@ def roles(pins: Pins, sizes: Sequence[int], batch: int) -> Iterator[Roles]:
             continue  # nothing is replicated, so nothing could be split
         if "micro_batch" in pins and not pins["micro_batch"].allows(batch // degrees["dp"]):
             continue
-        yield named
+        yield played
+
+
+def role_degrees(played: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
+    """Degree of every role of `AXES` where axes play these."""
+    return {role: prod(s for s, r in zip(sizes, played, strict=True) if r == role) for role in AXES}
 
 
 class Rule:

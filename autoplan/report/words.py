@@ -43,4 +43,5 @@ def headline(plan: Plan, assumed: Sequence[str] = ()) -> str:
         f"stack {plan.stack.name}, {workload.precision}, "
         f"batch {workload.global_batch_size} x {workload.seq_len}"
     )
+    text += f" ({workload.lengths})" if workload.lengths else ""
     return f"{text} (assumed: {', '.join(assumed)})" if assumed else text

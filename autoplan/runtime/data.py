@@ -7,8 +7,10 @@ and ranks have unequal numbers of valid tokens: a mean over the wrong tokens can
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +45,20 @@ Batch = tuple[Tensor, Tensor, int]
 """(ids[sequences s], targets[sequences s], number of valid targets, at least 1); int64."""
 
 
+class Batches(Protocol):
+    """What a run reads."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of every batch."""
+
+    def batch(self, step: int) -> Batch:
+        """The global batch of a step."""
+
+    def more(self, step: int) -> Mapping[str, Tensor]:
+        """Feeds of a step beside ids and targets, each [sequences s]."""
+
+
 class SyntheticBatches:
     """Tokens that are hashes of their place, of which about a fifth of the targets is masked."""
 
@@ -64,6 +80,10 @@ class SyntheticBatches:
         shares = self._bits(places[:, :1], f"shares/{step}") % 1000 * (MOST_MASKED / 1000)
         masked = self._bits(places[:, 1:], f"mask/{step}") % 1000 < shares * 1000
         return _batch(tokens, masked)
+
+    def more(self, step: int) -> Mapping[str, Tensor]:
+        """Nothing else: a sequence is one document."""
+        return {}
 
     def _bits(self, places: Tensor, stream: str) -> Tensor:
         """32 random bits per place, non-negative."""
@@ -106,8 +126,9 @@ class TextBatches:
         tokens = self._bytes[places].to(torch.int64) % self.shape.vocab
         return _batch(tokens, self._masked[places[:, 1:]])
 
-
-Batches = SyntheticBatches | TextBatches
+    def more(self, step: int) -> Mapping[str, Tensor]:
+        """Nothing else: ends of documents are no targets, yet attention looks across them."""
+        return {}
 
 
 def open_batches(shape: Shape, seed: int, path: Path | None) -> Batches:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from autoplan.ir.program import Program, SlotSpec, StageProgram
-from autoplan.runtime.data import Batch, Batches
+from autoplan.runtime.data import Batches
 from autoplan.runtime.kernels.place import DTYPES
 from autoplan.runtime.requests import coordinate_of
 from autoplan.runtime.shards import local_slices
@@ -53,11 +54,12 @@ class Loader:
         batch, seq_len = self._program.batch, self._program.seq_len
         if feed == "positions":
             return torch.arange(seq_len).expand(batch, seq_len)
-        ids, targets, count = self._batch(step)
+        feeds = self._batch(step)
         if feed == "count":
-            return torch.tensor(count)
-        rows = slice(micro_batch * batch, (micro_batch + 1) * batch)
-        return {"ids": ids, "targets": targets}[feed][rows]
+            return feeds[feed]
+        return feeds[feed][micro_batch * batch : (micro_batch + 1) * batch]
 
-    def _read(self, step: int) -> Batch:
-        return self._batches.batch(step)
+    def _read(self, step: int) -> Mapping[str, Tensor]:
+        ids, targets, count = self._batches.batch(step)
+        known = {"ids": ids, "targets": targets, "count": torch.tensor(count)}
+        return {**known, **self._batches.more(step)}

@@ -10,7 +10,7 @@ Shape letters: as in `ir.graph`; b counts the sequences of one pass, h = (g r).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import pi, prod
 
 import torch
@@ -31,6 +31,7 @@ class ReferenceBatch:
         step: index of the step, for dropout.
         seed: of the run, for dropout.
         sequences_at_once: how many sequences one pass takes; 0 for all.
+        more: further feeds by name, each [sequences s].
     """
 
     ids: Tensor
@@ -39,6 +40,7 @@ class ReferenceBatch:
     step: int = 0
     seed: int = 0
     sequences_at_once: int = 0
+    more: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +124,19 @@ def _dropout(op: Op, x: list[Tensor], where: _Pass) -> Tensor:
 
 
 def _attention(op: Op, x: list[Tensor], where: _Pass) -> Tensor:
-    q, k, v = x
+    """With documents of queries and keys, a query sees only keys of its own."""
+    q, k, v, *documents = x
     b, s, g, r, d = q.shape
     by_head = q.flatten(2, 3).transpose(1, 2)
     keys, values = (t.transpose(1, 2).repeat_interleave(r, 1) for t in (k, v))
     causal, scale, p = op.attr("causal"), op.attr("scale"), op.attr("dropout", 0)
     window = op.attr("window") or s
     seen = None
-    if causal and (p or window < s):
+    if causal and (p or window < s or documents):
         seen = torch.ones(s, s, dtype=torch.bool).tril().triu(1 - window)
+    if documents:
+        together = (documents[0].unsqueeze(2) == documents[1].unsqueeze(1)).unsqueeze(1)
+        seen = together if seen is None else together & seen
     if not p:
         o = F.scaled_dot_product_attention(
             by_head, keys, values, seen, is_causal=causal and seen is None, scale=scale
@@ -165,6 +171,7 @@ _FORWARD: dict[str, Callable[[Op, list[Tensor], _Pass], Tensor]] = {
     "dropout": _dropout,
     "embedding": lambda op, x, _: F.embedding(x[0] + op.attr("offset", 0), x[1]),
     "attention": _attention,
+    "packed_attention": _attention,
     "xent_stats": lambda op, x, _: x[0],
     "xent_loss": _loss,
 }
@@ -189,6 +196,7 @@ def _forward(
         "targets": batch.targets[first:end],
         "positions": torch.arange(ids.shape[1]).expand(ids.shape),
         "count": torch.tensor(batch.count),
+        **{name: value[first:end] for name, value in batch.more.items()},
     }
     carried = torch.empty(0)
     for index, instance in enumerate(graph.instances):

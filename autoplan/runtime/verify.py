@@ -118,7 +118,8 @@ class Trial:
         """The reference's input in a step."""
         ids, targets, count = self.batches.batch(step)
         seed = self.workload.seed
-        return ReferenceBatch(ids, targets, count, step, seed, self.sequences_at_once)
+        more = self.batches.more(step)
+        return ReferenceBatch(ids, targets, count, step, seed, self.sequences_at_once, more)
 
 
 @dataclass(frozen=True, slots=True)

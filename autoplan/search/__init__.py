@@ -7,7 +7,8 @@
     chain       blocks joined at one boundary, weighed
     partition   blocks to stages, recomputed layers
     space       the variables of a block
-    tables      what every decision costs, as factors
+    build       what every decision costs, as factors; setting: what they are built for
+    tables      factors with options, and their exact minimum
     storage     stored layouts of parameters
     prices      operators by local size, transitions by layout pair
     eliminate   exact minimisation

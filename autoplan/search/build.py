@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from autoplan.ir.graph import GRADIENT, Op
-from autoplan.ir.layout import Mesh
 from autoplan.ir.plan import Home
-from autoplan.ir.workload import DTYPE_BYTES, Optimizer, Precision
+from autoplan.ir.workload import DTYPE_BYTES
 from autoplan.lower.segments import recomputed
 from autoplan.ops import FAMILIES, gradient_source
-from autoplan.search.prices import IMPOSSIBLE, Local, OperatorPrices, Transitions
+from autoplan.search.prices import IMPOSSIBLE, Local
+from autoplan.search.setting import Setting
 from autoplan.search.space import BlockSpace, IndexArray, Side
-from autoplan.search.storage import StorageOptions
 from autoplan.search.tables import (
     CHANNEL,
     COUNT,
@@ -26,42 +24,6 @@ from autoplan.search.tables import (
     SavedChoice,
     StoredChoice,
 )
-
-Allowed = Callable[[str, object], bool]
-"""(variable name, value) -> whether pins leave it open."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What tables are built for.
-
-    Attributes:
-        extent: global sizes, `b` of one micro-batch included.
-        micro_batches: per step.
-        prices: of operators.
-        transitions: between layouts, on the mesh.
-        storage: stored layouts and what they cost.
-        precision, optimizer: of the workload.
-        allowed: what pins leave open.
-        tied: a parameter that several blocks use, or "".
-        opened: whether another block of the stage starts the sum of its gradient.
-    """
-
-    extent: Mapping[str, int]
-    micro_batches: int
-    prices: OperatorPrices
-    transitions: Transitions
-    storage: StorageOptions
-    precision: Precision
-    optimizer: Optimizer
-    allowed: Allowed
-    tied: str = ""
-    opened: bool = False
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh."""
-        return self.transitions.mesh
 
 
 class _TableBuilder:

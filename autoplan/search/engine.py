@@ -19,10 +19,11 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
 from autoplan.ir.workload import Workload
 from autoplan.pipeline import in_flight
-from autoplan.search.build import Setting, build_tables
+from autoplan.search.build import build_tables
 from autoplan.search.candidates import Shape
 from autoplan.search.chain import Chain, Estimate, Pace, Room, estimate, is_layer
 from autoplan.search.prices import OperatorPrices, Transitions
+from autoplan.search.setting import Setting
 from autoplan.search.space import BlockSpace
 from autoplan.search.storage import StorageOptions
 from autoplan.search.tables import CHANNEL, BlockTables

@@ -3,7 +3,8 @@
     1  plain choices (baselines) are built from pins and simulated: the first incumbent
     2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal
        time of what is left exceeds the incumbent
-    3  the best of those with every mesh and every order of axes in the machine; then with a third axis
+    3  the best of those with every mesh and every order of axes in the machine, then with a third
+       axis
     4  the best estimates lowered and simulated; what does not fit exactly goes back with what it
        lacked
 
@@ -36,7 +37,7 @@ from autoplan.search.candidates import (
 )
 from autoplan.search.chain import Chain, Estimate
 from autoplan.search.engine import Engine, Freedom, Inputs, Limit
-from autoplan.search.freedom import Degrees, freedoms, named_plans, outer_pins
+from autoplan.search.freedom import Degrees, expressible, freedoms, named_plans, outer_pins
 from autoplan.search.nearest import Need, least_need, nearest_changes
 from autoplan.search.result import Ranked, Request, SearchResult
 from autoplan.simulate import simulate_priced
@@ -108,7 +109,9 @@ class Search:
         incumbent = min((row.timeline.step_time for row in found), default=float("inf"))
         estimates = self._explore(incumbent)
         ranked = self._exact(estimates)
-        matching = [row for row in found if not self.request.pins]
+        matching = [
+            row for row in found if not self.request.pins and expressible(self.request, row.plan)
+        ]
         plans = _distinct(self.request.graph, [*ranked, *matching])
         if not plans:
             raise self._infeasible()
@@ -264,7 +267,7 @@ class Search:
     def _solve_all(self, shapes: Iterable[Shape], best: float) -> list[Solved]:
         rows: list[Solved] = []
         for shape in shapes:
-            degrees = Degrees(shape.stages, shape.mesh.sizes, shape.micro_batches)
+            degrees = Degrees(shape.stages, shape.mesh.sizes, shape.micro_batches, shape.schedule)
             for freedom in freedoms(self.request, degrees):
                 # The best of each depth is kept, so that people see what else there is.
                 deep = self.best_of_depth.get(shape.stages, float("inf"))

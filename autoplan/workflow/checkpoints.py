@@ -21,6 +21,9 @@ from autoplan.files.checkpoint import (
 from autoplan.ir.plan import Plan
 from autoplan.ir.program import Program
 
+FREE = ("embedding_dropout", "attention_dropout", "residual_dropout", "initializer_range")
+"""Fields of a model that say how it is trained rather than what it computes."""
+
 
 def state_of(plan: Plan, program: Program, data: str) -> Checkpoint:
     """The state of a plan's training before its first step, as a checkpoint describes it.
@@ -32,17 +35,20 @@ def state_of(plan: Plan, program: Program, data: str) -> Checkpoint:
     """
     workload, model = plan.workload, plan.model
     optimizer = workload.optimizer
-    identity = {
-        f"model {field.name}": str(getattr(model, field.name))
+    of_model = {
+        field.name: str(getattr(model, field.name))
         for field in fields(model)
         if field.name != "name"
     }
+    free = {name: of_model.pop(name) for name in FREE}
+    identity = {f"model {name}": value for name, value in of_model.items()}
     identity |= {
         "optimizer": optimizer.name,
         "precision": str(workload.precision),
         "trainable": workload.trainable,
     }
     circumstances = {f"optimizer {name}": str(value) for name, value in optimizer.settings.items()}
+    circumstances |= {f"model {name}": value for name, value in free.items()}
     circumstances |= {
         "optimizer clip": str(optimizer.clip),
         "seed": str(workload.seed),

@@ -78,7 +78,7 @@ class Work:
     """What a step accomplishes.
 
     Attributes:
-        tokens: of the global batch.
+        tokens: of the global batch; on average where documents are padded.
         devices: that share it.
         flops: of the model, or None where only a Program is known.
         executed_flops: with what is computed again.
@@ -101,7 +101,7 @@ def price(graph: Graph, plan: Plan, timeline: Timeline) -> Priced:
     workload = plan.workload
     flops = model_flops(graph, workload.global_batch_size)
     work = Work(
-        tokens=workload.global_batch_size * workload.seq_len,
+        tokens=workload.tokens,
         devices=sum(stage.mesh.size for stage in plan.stages),
         flops=flops,
         executed_flops=flops + recomputed_flops(graph, plan),

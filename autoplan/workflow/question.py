@@ -12,6 +12,7 @@ from typing import Any
 
 from autoplan.errors import InputError, Problem
 from autoplan.files.hf_config import load_model
+from autoplan.files.lengths import FIXED, lengths_document
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.problems import Problems
 from autoplan.files.stack import load_stack
@@ -43,6 +44,7 @@ class Options:
 
     Attributes:
         memory_headroom: bytes (`2GiB`) or a share of the device's memory (`6%`).
+        lengths: `fixed`, or a histogram file with `:padded` or `:packed`.
     """
 
     global_batch_size: Text = None
@@ -53,6 +55,7 @@ class Options:
     dropout: Text = None
     memory_headroom: Text = None
     seed: Text = None
+    lengths: Text = None
 
     @property
     def given(self) -> Mapping[str, str | int | float]:
@@ -196,6 +199,7 @@ def _workload(
     given |= {name: _number(given[name]) for name in NUMBERS if name in given}
     headroom = given.pop("memory_headroom", None)
     optimizer = given.pop("optimizer", None)
+    lengths = lengths_document(str(given.pop("lengths", FIXED)), problems.found)
     filling = question.batch or (filling_batch(hardware.count, pins) if hardware else 1)
     assumed: dict[str, Any] = {
         "global_batch_size": filling,
@@ -210,6 +214,7 @@ def _workload(
         **assumed, **given,
         "optimizer": optimizer_document(str(optimizer or "adamw"), problems.found),
         "precision": precision_document(str(precision), problems.found),
+        "lengths": lengths,
     }  # fmt: skip
     if hardware:
         document["memory_headroom_bytes"] = _headroom(headroom, hardware, problems)

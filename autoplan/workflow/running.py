@@ -249,6 +249,7 @@ def prepare(priced: Priced, request: RunRequest) -> Prepared:
         CheckError: the Program breaks an invariant.
     """
     from autoplan.runtime.data import Shape, open_batches
+    from autoplan.runtime.documents import DocumentBatches
     from autoplan.runtime.session import Settings
     from autoplan.runtime.verify import Trial
 
@@ -258,6 +259,8 @@ def prepare(priced: Priced, request: RunRequest) -> Prepared:
     workload = plan.workload
     shape = Shape(workload.global_batch_size, workload.seq_len, plan.model.vocab)
     batches = open_batches(shape, workload.seed, Path(request.data) if request.data else None)
+    if workload.lengths:
+        batches = DocumentBatches(batches, workload.lengths, workload.seed)
     longest = max((s.end - s.start for s in priced.timeline.spans), default=0.0)
     store, notes = _store(plan, program, request) if request.keeps else (None, ())
     settings = Settings(
@@ -351,6 +354,7 @@ def run_document(
     began = min(span.start for span in spans)
     program = result.program
     tokens = program.batch * program.micro_batches * program.seq_len
+    tokens = priced.plan.workload.tokens if priced else tokens
     return {
         "verified": verdict.verified if verdict else None,
         "max_gradient_error": verdict.max_gradient_error if verdict else None,

@@ -15,9 +15,10 @@ from autoplan.ir.graph import Attrs, Block, Op, Tensor
 from autoplan.ir.layout import Axis, Mesh
 from autoplan.ir.machine import Level
 from autoplan.ir.workload import PRECISIONS, Optimizer
-from autoplan.search.build import Setting, build_tables
+from autoplan.search.build import build_tables
 from autoplan.search.eliminate import Factor
 from autoplan.search.prices import OperatorPrices, Transitions
+from autoplan.search.setting import Setting
 from autoplan.search.space import BlockSpace
 from autoplan.search.storage import StorageOptions
 from autoplan.search.tables import CHANNEL, BlockTables
