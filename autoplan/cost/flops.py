@@ -2,8 +2,9 @@
 
 Convention, of PaLM (Chowdhery et al. 2022, appendix B) and Megatron (Narayanan et al. 2021): matrix
 products and attention forward and backward, attention over the full s², or with a sliding window
-over the full window of every query, of packed documents over the sum of their squares, no causal halving; no recomputation, neither of layers nor of
-the scores inside the attention kernel; no look-up of embeddings, the output head included.
+over the full window of every query, in packed sequences over the squares of their documents, no
+causal halving; no recomputation, neither of layers nor of the scores inside the attention kernel;
+no look-up of embeddings, the output head included. Padding counts: it is computed.
 """
 
 from __future__ import annotations

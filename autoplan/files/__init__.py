@@ -14,6 +14,7 @@ whether a number is finite.
     workload        workload                       <-> Workload
     plan            plan.json                      <-> Plan
     program         program.json                   <-> Program
+    checkpoint      checkpoint.json                <-> Checkpoint         `read_checkpoint`
     text            JSON text: strict reading, canonical writing, digests
 
 Every reader raises one InputError that carries *all* problems it found, each with file, JSON path,

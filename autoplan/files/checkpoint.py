@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pydantic import Field
@@ -21,6 +22,8 @@ from autoplan.ir.program import Program
 
 MANIFEST = "checkpoint.json"
 
+MOST_STEPS = 1 << 31
+
 Facts = Mapping[str, str]
 
 
@@ -28,7 +31,7 @@ class CheckpointFile(Strict):
     """The file."""
 
     schema_version: Literal[1] = 1
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, lt=MOST_STEPS)
     identity: dict[str, str]
     circumstances: dict[str, str]
     tensors: dict[str, str]
@@ -155,6 +158,21 @@ def save_problem(folder: Path) -> Problem | None:
     except (OSError, ValueError) as error:
         return Problem("--save", "", f"`{folder}` ({error})", allowed)
     return Problem("--save", "", f"`{folder}`, which holds something else", allowed)
+
+
+def make_room(folder: Path) -> None:
+    """Make the folders above one, and see that it could be made, before a long run relies on it.
+
+    Raises:
+        InputError: it could not.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent):
+            pass
+    except (OSError, ValueError) as error:
+        found = f"`{folder}` ({error})"
+        raise InputError(Problem("--save", "", found, "a folder that can be written")) from None
 
 
 def _differences(found: Facts, wanted: Facts, source: str, field: str) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -70,7 +71,7 @@ def lengths_document(text: str, found: list[Problem]) -> dict[str, Any] | None:
     if text.lower() == FIXED:
         return None
     path, colon, packing = text.rpartition(":")
-    if not colon or is_file(text):
+    if not colon or is_file(Path(text)):
         path, packing = text, PACKINGS[0]
     if packing.lower() not in PACKINGS:
         allowed = f"FILE:{' or FILE:'.join(PACKINGS)}"

@@ -10,7 +10,8 @@ queries and asks for whole keys, and the gradients of keys and values come out p
 
 With the attribute `causal` a query sees no later key; with `window` w only the last w of those, its
 own included (0: all). Packed sequences hold several documents, one after the other: a query sees
-keys of its own alone, on average `visible` of all. Rotary positions turn the first `width` values of each head.
+keys of its own alone, on average the share `visible` of all. Rotary positions turn the first
+`width` values of each head.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def build_plan(
     """
     hardware, stack = machine
     settings = settle(pins, config, hardware, stack, workload)
-    meshes, roles = _meshes(hardware, settings)
+    meshes, roles = _meshes(hardware, settings, _state_parts(settings, config.hidden))
     batch = settings.degrees["dp"] * settings.micro_batch
     extent = {**graph.extent, "b": batch}
     strategies, problems = {}, []
@@ -211,14 +211,40 @@ def build_plan(
     return Plan(config, hardware, stack, workload, strategies, stages, schedule)
 
 
-def _meshes(hardware: Hardware, settings: Settings) -> tuple[list[Mesh], tuple[str, ...]]:
-    """One mesh per stage, and the role of each axis."""
+def _state_parts(settings: Settings, hidden: int) -> int:
+    """Replicas over which state splits: the largest divisor of dp by which weights divide.
+
+    Every weight has the model width, which tp2 and cp split as well.
+    """
+    dp = settings.degrees["dp"]
+    if not settings.zero:
+        return dp
+    others = settings.degrees["tp2"] * settings.degrees["cp"]
+    return max((n for n in range(1, dp + 1) if dp % n == hidden % (n * others) == 0), default=1)
+
+
+def _meshes(
+    hardware: Hardware, settings: Settings, parts: int
+) -> tuple[list[Mesh], tuple[str, ...]]:
+    """One mesh per stage, and the role of each axis.
+
+    Where state splits over fewer `parts` than there are replicas, these are two axes: the inner
+    one, over the faster links, splits it.
+    """
     stride, strides = 1, {}
     for key in settings.order:
         strides[key] = stride
         stride *= settings.degrees[key]
-    roles = tuple(key for key in AXIS_ROLES if settings.degrees[key] > 1)
-    grid = [(settings.degrees[key], strides[key]) for key in roles]
+    table: list[tuple[str, int, int]] = []
+    for key in AXIS_ROLES:
+        size = settings.degrees[key]
+        if key == "dp" and 1 < parts < size:
+            table.append((key, size // parts, strides[key] * parts))
+            size = parts
+        if size > 1:
+            table.append((key, size, strides[key]))
+    roles = tuple(key for key, _, _ in table)
+    grid = [(size, stride) for _, size, stride in table]
     axes = name_axes(hardware, grid)
     return [Mesh(axes, stage * strides["pp"]) for stage in range(settings.degrees["pp"])], roles
 
@@ -347,6 +373,9 @@ def _stored(
     axes = tuple(i for i in splittable_axes(used, raw) if roles[i] in ("dp", "cp"))
     tensor = (block.tensors[name].dims, extent, sizes)
     stored = stored_at(LEVELS[settings.zero], used, raw, axes, tensor)
+    if stored.optimizer == used and roles.count("dp") > 1:
+        inner = tuple(axis for axis in axes if axis != roles.index("dp"))
+        stored = stored_at(LEVELS[settings.zero], used, raw, inner, tensor)
     if name not in block.trainable:
         return Stored(stored.parameter, stored.parameter, stored.parameter)
     return stored

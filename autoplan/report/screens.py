@@ -122,10 +122,9 @@ def print_run(console: Console, report: Mapping[str, Any]) -> None:
     """What a run computed, whether it is right, and measured beside predicted."""
     losses = report["loss"]
     made = table("run", "step", "loss", "time")
-    for step, loss in enumerate(losses):
-        made.add_row(
-            str(step), f"{loss:.9f}", format_seconds(report["measured"]["step_times_s"][step])
-        )
+    times = report["measured"]["step_times_s"]
+    for step, (loss, seconds) in enumerate(zip(losses, times, strict=True), report["first_step"]):
+        made.add_row(str(step), f"{loss:.9f}", format_seconds(seconds))
     console.print(made)
     measured, predicted = report["measured"], report["predicted"]
     made = table("measured and predicted", "", "measured", "predicted")

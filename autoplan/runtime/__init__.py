@@ -16,6 +16,11 @@ what is recorded. `execute` runs all ranks: here, in a `pool` of forked workers,
 torchrun made. A `worker` that dies, stops or hangs is found by `supervise`, which reads where each
 rank stands from its `progress` page, names rank and instruction and leaves no process behind.
 
+Between steps a rank's state is its pieces of parameters, master copies, optimizer state and loss
+scale. `checkpoint` saves and loads them through torch.distributed.checkpoint, by their place in the
+whole tensors, so a run goes on under any other plan of the same model and optimizer: its step
+counter drives data, dropout and bias correction.
+
 `account` counts live memory from the real tensors, independently of the account that the simulator
 makes from the Program. `reference` is the unsharded model by autograd; `verify` compares a run with
 it, step by step, each from the run's own parameters.

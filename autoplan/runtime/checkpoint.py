@@ -5,8 +5,10 @@ under the tensor's full name and reads whatever saved boxes overlap those that i
 that saved leaves no trace but in how the files are cut. Each element is written once: by the rank
 at coordinate 0 of every axis that copies it, in the first stage that has the tensor.
 
-A checkpoint appears whole or not at all: everything is written to a folder beside it, which is
-renamed at the end. Import this module before forking workers that will use it; it is slow to load.
+A checkpoint appears whole or not at all: everything is written to a folder `DIR.tmp-PID` beside it,
+which is renamed at the end; a run that is killed while saving leaves that folder behind. Its file
+`.metadata` is a pickle, as torch has it: resume only from what you trust. Import this module before
+forking workers that will use it; it is slow to load.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
-import torch.distributed.checkpoint as dcp
 from torch import Size, Tensor, empty
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
+    Metadata,
     MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
@@ -37,6 +41,8 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load as read_state
+from torch.distributed.checkpoint.state_dict_saver import save as write_state
 
 from autoplan.errors import InputError, LaunchError, Problem
 from autoplan.files.checkpoint import Checkpoint, write_checkpoint
@@ -101,6 +107,8 @@ class Checkpoints:
         leads = world is None or world.index == 0
         folder = self.save.with_name(f"{self.save.name}.tmp-{os.getpid()}")
         try:
+            if leads:
+                shutil.rmtree(folder, ignore_errors=True)  # of a killed process with this number
             folder = Path(world.share(str(folder))) if world else folder
             _write(folder, _Saver(boxes, alive), alone=world is None)
             if leads:
@@ -164,17 +172,20 @@ def load(
     for spec in _lasting(stage):
         pieces[spec.source] = empty(spec.register.shape, dtype=DTYPES[spec.register.dtype])
     boxes = [Box.of(program, rank, spec, pieces[spec.source]) for spec in _lasting(stage)]
-    reader = dcp.FileSystemReader(folder)
+    reader = FileSystemReader(folder)
     try:
+        metadata = reader.read_metadata()  # alone: `load` logs a traceback of what is wrong
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it works without peers is meant
-            dcp.load({}, storage_reader=reader, planner=_Loader(boxes, alive), no_dist=True)
-    except (CheckpointException, OSError) as error:
+            read_state(
+                {}, storage_reader=reader, planner=_Loader(metadata, boxes, alive), no_dist=True
+            )
+    except (CheckpointException, Exception) as error:  # a damaged pickle may raise anything
         raise _failed("--resume", folder, error, "files as they were saved") from None
     return pieces
 
 
-class _Saver(DefaultSavePlanner):  # type: ignore[misc]
+class _Saver(DefaultSavePlanner):
     """Writes boxes in place of a state dict; what it inherits merges and checks all ranks' plans.
 
     Args:
@@ -184,7 +195,7 @@ class _Saver(DefaultSavePlanner):  # type: ignore[misc]
 
     def __init__(self, boxes: list[Box], alive: Alive) -> None:
         super().__init__(flatten_state_dict=False)
-        self._boxes = {(box.name, box.chunk.offsets): box for box in boxes}
+        self._boxes = {_index(box): box for box in boxes}
         self._alive = alive
 
     def create_local_plan(self) -> SavePlan:
@@ -194,19 +205,21 @@ class _Saver(DefaultSavePlanner):  # type: ignore[misc]
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         """The values of a box."""
         self._alive()
-        return self._boxes[write_item.index.fqn, write_item.index.offset].piece.detach()
+        return self._boxes[write_item.index].piece.detach()
 
 
-class _Loader(DefaultLoadPlanner):  # type: ignore[misc]
+class _Loader(DefaultLoadPlanner):
     """Reads boxes of any cut into boxes of another.
 
     Args:
+        saved: what there is.
         boxes: of one rank, one for each tensor.
         alive: called for every read.
     """
 
-    def __init__(self, boxes: list[Box], alive: Alive) -> None:
+    def __init__(self, saved: Metadata, boxes: list[Box], alive: Alive) -> None:
         super().__init__(flatten_state_dict=False)
+        self._saved = saved.state_dict_metadata
         self._boxes = {box.name: box for box in boxes}
         self._alive = alive
 
@@ -214,10 +227,13 @@ class _Loader(DefaultLoadPlanner):  # type: ignore[misc]
         """All overlaps with what was saved."""
         items: list[ReadItem] = []
         for box in self._boxes.values():
-            saved = self.metadata.state_dict_metadata.get(box.name)
+            saved = self._saved.get(box.name)
             if not isinstance(saved, TensorStorageMetadata) or saved.size != box.whole:
                 raise ValueError(f"no tensor {box.name} of {list(box.whole)}")
-            items += create_read_items_for_chunk_list(box.name, saved, [box.chunk])
+            reads = create_read_items_for_chunk_list(box.name, saved, [box.chunk])
+            if sum(prod(read.lengths) for read in reads) != box.piece.numel():
+                raise ValueError(f"not all of {box.name}")
+            items += reads
         return LoadPlan(items)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
@@ -226,17 +242,22 @@ class _Loader(DefaultLoadPlanner):  # type: ignore[misc]
         return self._boxes[index.fqn].piece
 
 
+def _index(box: Box) -> MetadataIndex:
+    return MetadataIndex(box.name, box.chunk.offsets)
+
+
 def _write_item(box: Box) -> WriteItem:
     properties = TensorProperties.create_from_tensor(box.piece)
     data = TensorWriteData(box.chunk, properties, box.whole)
-    index = MetadataIndex(box.name, box.chunk.offsets)
-    return WriteItem(index, WriteItemType.SHARD, tensor_data=data)
+    return WriteItem(_index(box), WriteItemType.SHARD, tensor_data=data)
 
 
 def _write(folder: Path, planner: _Saver, alone: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it works without peers is meant
-        dcp.save({}, storage_writer=dcp.FileSystemWriter(folder), planner=planner, no_dist=alone)
+        # Copying ahead would open a device context, also in a run on the CPUs.
+        writer = FileSystemWriter(folder, per_thread_copy_ahead=0)
+        write_state({}, storage_writer=writer, planner=planner, no_dist=alone)
 
 
 def _owned(program: Program, rank: int, pieces: Pieces) -> Iterator[Box]:

@@ -37,10 +37,12 @@ class RunResult:
     Attributes:
         program: what was run.
         ranks: rank -> its run.
+        first_step: index of the first step.
     """
 
     program: Program
     ranks: Mapping[int, RankRun]
+    first_step: int = 0
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -87,11 +89,11 @@ def execute(
     jobs = [RankJob(program, graph, settings, rank) for rank in program.ranks]
     if pool is not None:
         runs = pool.run(_perform, jobs, Watch(program, quiet_limit(settings.longest)))
-        return RunResult(program, dict(zip(program.ranks, runs, strict=True)))
+        return _result(program, settings, runs)
     around = Surroundings(Loader(program, settings.batches))
     done = run_lockstep({job.rank: run_rank(job, around) for job in jobs})
     _save(program, settings, around, None)
-    return RunResult(program, done)
+    return _result(program, settings, [done[rank] for rank in program.ranks])
 
 
 def execute_in_world(
@@ -112,7 +114,12 @@ def execute_in_world(
     done = world.drive(run_rank(job, around))
     _save(program, settings, around, world)
     runs = world.gather(done)
-    return None if runs is None else RunResult(program, dict(zip(program.ranks, runs, strict=True)))
+    return None if runs is None else _result(program, settings, runs)
+
+
+def _result(program: Program, settings: Settings, runs: Sequence[RankRun]) -> RunResult:
+    ranks = dict(zip(program.ranks, runs, strict=True))
+    return RunResult(program, ranks, settings.numbers.start)
 
 
 def _perform(seat: Seat, job: RankJob) -> RankRun:

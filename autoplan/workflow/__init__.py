@@ -17,6 +17,9 @@ a plan file says for people: a `parallel` that does not match its decisions is a
 
 Nothing is computed twice: `prediction` is the only place that turns a Timeline into the numbers
 that people read, and the command line renders those and nothing else. Only `plan_run` loads torch.
+
+`plan_run` can save its state and go on from what another run saved, under another plan:
+`checkpoints` says what must be the same (model, optimizer, precision) and tells what is not.
 """
 
 from autoplan.frontends import step_graph

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from autoplan.errors import InputError
+from autoplan.errors import InputError, Problem
 from autoplan.files.checkpoint import (
     Checkpoint,
     changes,
     read_checkpoint,
     refusals,
+    save_problem,
     tensor_types,
 )
 from autoplan.ir.plan import Plan
@@ -50,6 +51,9 @@ def state_of(plan: Plan, program: Program, data: str) -> Checkpoint:
     circumstances = {f"optimizer {name}": str(value) for name, value in optimizer.settings.items()}
     circumstances |= {f"model {name}": value for name, value in free.items()}
     circumstances |= {
+        "dropout": "the model's" if workload.dropout is None else str(workload.dropout),
+        "loss scale growth interval": str(workload.loss_scale.growth_interval),
+        "lengths": str(workload.lengths),
         "optimizer clip": str(optimizer.clip),
         "seed": str(workload.seed),
         "global batch size": str(workload.global_batch_size),
@@ -57,6 +61,18 @@ def state_of(plan: Plan, program: Program, data: str) -> Checkpoint:
         "data": _data(data),
     }
     return Checkpoint(0, identity, circumstances, tensor_types(program))
+
+
+def unfit(save: str, resume: str) -> list[Problem]:
+    """What is wrong with the folders of a run, whatever it runs; "" is none."""
+    problem = save_problem(Path(save)) if save else None
+    problems = [problem] if problem else []
+    if resume:
+        try:
+            read_checkpoint(Path(resume))
+        except InputError as error:
+            problems += error.problems
+    return problems
 
 
 def go_on(folder: Path, wanted: Checkpoint) -> tuple[int, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autoplan.errors import InputError, Problem, nearest
-from autoplan.files.checkpoint import save_problem
+from autoplan.files.checkpoint import make_room
 from autoplan.files.data import is_file
 from autoplan.files.workload import parse_precision, precision_document
 from autoplan.frontends import step_graph
@@ -29,7 +29,7 @@ from autoplan.lower import lower
 from autoplan.lower.check import check
 from autoplan.rehearsal import rehearse
 from autoplan.units import format_bytes
-from autoplan.workflow.checkpoints import go_on, state_of
+from autoplan.workflow.checkpoints import go_on, state_of, unfit
 from autoplan.workflow.documents import price_plan
 from autoplan.workflow.prediction import Priced
 from autoplan.workflow.question import Question
@@ -168,8 +168,7 @@ def _with_problems(question: Question, request: RunRequest) -> Question:
             problems += error.problems
     if request.data and not is_file(Path(request.data)):
         problems.append(Problem("--data", "", f"`{request.data}`", "a file that can be read"))
-    unfit = save_problem(Path(request.save)) if request.save else None
-    problems += [unfit] if unfit else []
+    problems += unfit(request.save, request.resume)
     if request.torchrun is not None and request.transport:
         found = f"`{request.transport}`"
         problems.append(Problem("--transport", "", found, "nothing with torchrun's flags"))
@@ -274,12 +273,14 @@ def _store(plan: Plan, program: Program, request: RunRequest) -> tuple[Store, tu
     """The checkpoints of a run, and what is to be said of them."""
     from autoplan.runtime.checkpoint import Checkpoints
 
-    state, first, notes = state_of(plan, program, request.data), 0, ()
-    if request.resume:
-        first, notes = go_on(Path(request.resume), state)
+    state = state_of(plan, program, request.data)
+    first, notes = go_on(Path(request.resume), state) if request.resume else (0, ())
     resume, save = (
-        Path(folder).absolute() if folder else None for folder in (request.resume, request.save)
+        Path(os.path.realpath(folder)) if folder else None
+        for folder in (request.resume, request.save)
     )
+    if save:
+        make_room(save)
     left = replace(state, step=first + request.steps)
     return Checkpoints(first, resume, save, left), notes
 
@@ -363,6 +364,7 @@ def run_document(
         "limit": verdict.limit if verdict else None,
         "replicas_equal": verdict.replicas_equal if verdict else None,
         "failures": [str(difference) for difference in verdict.failures] if verdict else [],
+        "first_step": result.first_step,
         "loss": list(result.losses),
         "measured": {
             "step_time_s": usual,

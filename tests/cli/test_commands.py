@@ -187,7 +187,9 @@ def test_a_mismatch_is_reported_and_ends_with_5(capsys, plan_path, monkeypatch):
     execute = running._execute
 
     def wrong(*args):
-        return {**execute(*args), "verified": False, "failures": ["gradient of layers.0.wq[0]"]}
+        document, notes = execute(*args)
+        failed = {"verified": False, "failures": ["gradient of layers.0.wq[0]"]}
+        return {**document, **failed}, notes
 
     monkeypatch.setattr(running, "_execute", wrong)
     assert main(["run", str(plan_path), "--transport", "lockstep", "--json"]) == 5

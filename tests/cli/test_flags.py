@@ -13,7 +13,8 @@ from autoplan.cli import app
 
 ASKING = (
     "--pin --stack --set --global-batch-size --global-batch --gbs --seq-len --seq-length "
-    "--precision --optimizer --trainable --dropout --memory-headroom --seed --download"
+    "--precision --optimizer --trainable --dropout --memory-headroom --seed --lengths "
+    "--download"
 )
 COMMON = "--json --quiet -q --version"
 FLAGS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoplan.files.checkpoint import Checkpoint, dump_checkpoint
 from autoplan.files.data import data_folder
 from autoplan.files.hf_config import load_model
 from autoplan.files.machine_spec import load_hardware
@@ -102,6 +103,11 @@ def program() -> Program:
     return Program((stage,), 1, 4, 64, groups, {"b": 4, "m": 64})
 
 
+def checkpoint() -> Checkpoint:
+    """After three steps of a model with one weight."""
+    return Checkpoint(3, {"optimizer": "sgd"}, {"seed": "0"}, {"parameter/w": "fp32 [64, 4]"})
+
+
 def documents() -> dict[str, Any]:
     """Kind of file -> a valid document."""
     profiles = data_folder("hardware_profiles")
@@ -116,4 +122,5 @@ def documents() -> dict[str, Any]:
         "workload": dump_workload(workload()),
         "plan": dump_plan(plan(), parallel, {"step_time_s": 1.5}, None, "0.1.0"),
         "program": dump_program(program()),
+        "checkpoint": dump_checkpoint(checkpoint(), {".metadata": 7, "__0_0.distcp": 1 << 20}),
     }

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from autoplan.errors import InputError
+from autoplan.files.checkpoint import parse_checkpoint
 from autoplan.files.hardware import parse_hardware
 from autoplan.files.hf_config import parse_hf_config
 from autoplan.files.plan import parse_plan
@@ -34,6 +35,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "workload": lambda d: parse_workload(d, "w.json"),
     "plan": lambda d: parse_plan(d, "plan.json"),
     "program": lambda d: parse_program(d, "program.json"),
+    "checkpoint": lambda d: parse_checkpoint(d, "checkpoint.json"),
 }
 VALUES = (
     -1, 0, -0.5, 2.5, 7, math.nan, math.inf, 10**30, 10**400, 1e300,

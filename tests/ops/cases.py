@@ -80,6 +80,23 @@ def _attention_gradient(case: Case) -> list[Values]:
     return [*case.random(HEADS), q, k, v, o, lse]
 
 
+def _documents(case: Case) -> list[Values]:
+    """Of queries and keys: sequences of one, two or more documents."""
+    rows, places = torch.arange(case.size)[:, None], torch.arange(case.size)
+    return [rows * places // case.size] * 2
+
+
+def _packed(case: Case) -> list[Values]:
+    return [*case.random(HEADS, KEYS, KEYS), *_documents(case)]
+
+
+def _packed_gradient(case: Case) -> list[Values]:
+    q, k, v, *documents = _packed(case)
+    operands = [q, k, v, *documents]
+    o, lse = _forward(case, "packed_attention", operands, (HEADS, "b s g r"))
+    return [*case.random(HEADS), q, k, v, o, lse, *documents]
+
+
 def _norm_dims(case: Case) -> tuple[str, str, str]:
     """Dims of what is normalised, of its weight and of the statistics."""
     rows, _, width = case.ins[0].rpartition(" ")
@@ -159,6 +176,12 @@ def cases(size: int = 4) -> dict[str, Case]:
          (HEADS, KEYS, KEYS), {**ATTENTION, "window": 2}, _attention_gradient),
         ("attention_grad", (HEADS, HEADS, KEYS, KEYS, HEADS, "b s g r"), (HEADS, KEYS, KEYS),
          ATTENTION, _attention_gradient),
+        ("packed_attention", (HEADS, KEYS, KEYS, "b s", "b s"), (HEADS, "b s g r"), ATTENTION,
+         _packed),
+        ("packed_attention with dropout", (HEADS, KEYS, KEYS, "b s", "b s"), (HEADS, "b s g r"),
+         {**ATTENTION, "dropout": 0.3}, _packed),
+        ("packed_attention_grad", (HEADS, HEADS, KEYS, KEYS, HEADS, "b s g r", "b s", "b s"),
+         (HEADS, KEYS, KEYS), ATTENTION, _packed_gradient),
         ("embedding", ("b s", "v m"), (X,), {}, lambda c: [_ids(c), *c.random("v m")]),
         ("embedding with an offset", ("b s", "v m"), (X,), {"offset": 2},
          lambda c: [_ids(c) % 2, *c.random("v m")]),

@@ -153,6 +153,17 @@ def test_axes_are_named_after_the_levels_they_run_over():
     assert named == [("gpu", 2, 1), ("node+gpu", 4, 2)]
 
 
+def test_state_splits_over_as_many_replicas_as_divide():
+    """Six replicas of a width of 64: pairs hold the state, three of them."""
+    plan = plan_of("tiny-llama", "dp=6,zero=3", 6, batch=6)
+    assert plan.stages[0].mesh.sizes == (3, 2)
+    found = describe(graph_of("tiny-llama"), plan)
+    assert (found["dp"], found["zero"]) == (6, 3)
+    assert list(found["zero_axes"].values()) == [3]
+    assert len(lower(graph_of("tiny-llama"), plan).ranks) == 6
+    assert plan_of("tiny-llama", "dp=6,zero=0", 6, batch=6).stages[0].mesh.sizes == (6,)
+
+
 def test_the_stages_of_an_uneven_model_differ_by_one_layer():
     assert spread_layers(10, 4) == (3, 3, 2, 2)
     assert spread_layers(4, 4) == (1, 1, 1, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from autoplan.files.workload import parse_precision, precision_document
 from autoplan.frontends import step_graph
 from autoplan.ir.graph import Graph
+from autoplan.ir.lengths import Lengths
 from autoplan.ir.machine import Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan
@@ -20,6 +21,7 @@ from autoplan.lower import lower
 from autoplan.presets import build_plan
 from autoplan.presets.pins import parse_pins
 from autoplan.runtime.data import Batches, Shape, open_batches
+from autoplan.runtime.documents import DocumentBatches
 from autoplan.runtime.execute import RunResult, execute, whole_records
 from autoplan.runtime.pool import Pool
 from autoplan.runtime.progress import describe_place
@@ -55,6 +57,8 @@ FSDP2 = "bf16_mixed,parameter=fp32,reduce=bf16"
 """Mixed precision of torch's fully_shard: casts before gathers, reduces in 16 bits."""
 OVERFLOWING = LossScale(2.0**20, 1)
 """Gradients overflow at first; the scale grows after every good step."""
+PACKED = Lengths("packed", ((1, 1.0), (3, 2.0), (7, 1.0), (12, 1.0)))
+PADDED = Lengths("padded", PACKED.histogram)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Case:
         model: what is trained.
         batch: sequences per step.
         steps: how many.
-        optimizer, trainable, precision, loss_scale: of the workload.
+        optimizer, trainable, precision, loss_scale, lengths: of the workload.
         text: read a text file instead of synthetic tokens.
         seq_len: positions per sequence.
     """
@@ -83,6 +87,7 @@ class Case:
     text: bool = False
     seq_len: int = SEQ_LEN
     loss_scale: LossScale = LossScale()
+    lengths: Lengths | None = None
 
     def __str__(self) -> str:
         """Model, pins and what is unusual, for people and as the name of a test."""
@@ -90,6 +95,7 @@ class Case:
         parts += [self.optimizer.name] if self.optimizer is not ADAMW else []
         parts += {"full": [], LORA: ["adapters"]}.get(self.trainable, ["frozen"])
         parts += [self.precision] if self.precision != "fp64" else []
+        parts += [self.lengths.packing] if self.lengths else []
         parts += ["text"] if self.text else []
         return " ".join(parts)
 
@@ -99,7 +105,7 @@ class Case:
         precision = parse_precision(precision_document(self.precision, []), "precision")
         return Workload(
             "train", self.batch, self.seq_len, precision, self.optimizer, self.trainable,
-            seed=SEED, loss_scale=self.loss_scale,
+            seed=SEED, loss_scale=self.loss_scale, lengths=self.lengths,
         )  # fmt: skip
 
 
@@ -135,6 +141,7 @@ CASES = (
     Case(2, "pp=2", trainable=r"layers\.1\."),
     Case(4, "dp=2,pp=2,zero=1", trainable=r"layers\.1\.|head|norm"),
     Case(4, "tp=2,pp=2", trainable=LORA, steps=3),
+    Case(4, "dp=2,cp=2", lengths=PACKED),
     Case(2, "tp=2", GPT),
     Case(2, "cp=2", GPT),
     Case(4, "dp=2,pp=2,zero=2", GPT),
@@ -199,4 +206,6 @@ def prepare(case: Case) -> Prepared:
     shape = Shape(case.batch, case.seq_len, case.model.vocab)
     # Any text file will do; this one is at hand wherever the tests are.
     batches = open_batches(shape, SEED, Path(__file__) if case.text else None)
+    if case.lengths:
+        batches = DocumentBatches(batches, case.lengths, SEED)
     return Prepared(case, graph, plan, lower(graph, plan), batches)

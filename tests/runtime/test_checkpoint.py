@@ -249,7 +249,7 @@ def test_a_failed_save_leaves_what_was_there(copied, monkeypatch):
         calls.append(item)
         if len(calls) > 3:
             raise OSError(28, "No space left on device")
-        return self._boxes[item.index.fqn, item.index.offset].piece
+        return self._boxes[item.index].piece
 
     monkeypatch.setattr(checkpoint._Saver, "resolve_data", fails)
     before = {path.name: path.read_bytes() for path in copied.iterdir()}

@@ -3,6 +3,7 @@
 On a CPU without dropout: torch's flash kernel, which takes fewer key/value heads than query heads
 and returns the log-sum-exp. Otherwise plain products in fp32 at least, where the mask of a dropout
 is counted from global element indices. Storage is b s (heads) d everywhere: no layout is copied.
+Where sequences hold several documents, the flash kernel takes one after the other.
 
 Shape letters: b sequences, s queries, t keys, g key/value heads, r query heads per key/value head,
 h = (g r), d head width.
@@ -10,8 +11,8 @@ h = (g r), d head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -95,16 +96,76 @@ class Attention:
         keep = shard_keep_mask(key, whole, slices, self.dropout, scores.device)
         return keep.to(scores.dtype).mul_(1 / (1 - self.dropout))
 
+    def pieces(self, of_queries: Tensor, of_keys: Tensor) -> Iterator[_Piece]:
+        """The documents of this rank's queries, each in one piece, with the keys they may see.
+
+        Args:
+            of_queries: document of each query [b s], in ascending order.
+            of_keys: of each key [b t], likewise.
+        """
+        for row, (mine, every) in enumerate(zip(of_queries, of_keys, strict=True)):
+            low = 0
+            documents, counts = torch.unique_consecutive(mine, return_counts=True)
+            for document, count in zip(documents, counts.tolist(), strict=True):
+                inside = (every == document).nonzero()
+                start, end = int(inside[0]), int(inside[-1]) + 1
+                first = self.offsets[1] + low
+                if self.causal:
+                    end = first + count
+                offsets = (*self.offsets[:1], first - start, *self.offsets[2:])
+                there = slice(row, row + 1)
+                yield _Piece(
+                    replace(self, offsets=offsets),
+                    (there, slice(low, low + count)),
+                    (there, slice(start, end)),
+                )
+                low += count
+
+    def flash(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """(o[b s h d], lse[b s h])."""
+        heads = (_by_head(x) for x in (q, k, v))
+        o, lse = _flash(*heads, 0.0, **self.flash_mask(q, k), scale=self.scale)
+        return o.transpose(1, 2), lse.transpose(1, 2)
+
+    def flash_grad(self, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """(dq[b s h d], dk[b t g d], dv[b t g d]) of (do, q, k, v, o, lse)."""
+        do, q, k, v, o = (_by_head(x) for x in operands[:5])
+        lse = operands[5].view(*operands[1].shape[:2], -1).transpose(1, 2)
+        mask = self.flash_mask(operands[1], operands[2])
+        causal, additive = mask["is_causal"], mask["attn_mask"]
+        gradients = _flash_backward(
+            do, q, k, v, o, lse, 0.0, causal, attn_mask=additive, scale=self.scale
+        )
+        return tuple(x.transpose(1, 2) for x in gradients)
+
     def uses_flash(self, q: Tensor) -> bool:
         """Whether the flash kernel does this."""
         return not self.dropout and q.device.type == "cpu"
 
-    def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """Scaled, masked scores[b g r s t]."""
+    def scores(self, q: Tensor, k: Tensor, documents: Sequence[Tensor]) -> Tensor:
+        """Scaled, masked scores[b g r s t]; with documents of queries and keys, within them."""
         scores = torch.einsum("bsgrd,btgd->bgrst", q, k).mul_(self.scale)
         if self.causal:
             scores.masked_fill_(self.hidden(q.shape[1], k.shape[1], q.device), -torch.inf)
+        if documents:
+            apart = documents[0].unsqueeze(2) != documents[1].unsqueeze(1)
+            scores.masked_fill_(apart[:, None, None], -torch.inf)
         return scores
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Queries of one document and the keys they may see.
+
+    Attributes:
+        spec: the attention of these alone.
+        queries: index of [b s ...].
+        keys: index of [b t ...].
+    """
+
+    spec: Attention
+    queries: tuple[slice, slice]
+    keys: tuple[slice, slice]
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -113,14 +174,18 @@ def _by_head(x: Tensor) -> Tensor:
 
 
 def attention(site: Site) -> Kernel:
-    """(o[b s g r d], lse[b s g r]) of q[b s g r d], k[b t g d], v[b t g d]."""
+    """(o[b s g r d], lse[b s g r]) of q[b s g r d], k[b t g d], v[b t g d].
+
+    Of packed sequences also the documents[b s] of queries and documents[b t] of keys.
+    """
     spec = Attention.of(site, 0)
     o_shape, lse_shape = site.result(0), site.result(1)
     dtype = site.dtype()
 
-    def plain(context: StepContext, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    def plain(context: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        q, k, v, *documents = operands
         exact = statistic(q.dtype)
-        scores = spec.scores(q.to(exact), k.to(exact))
+        scores = spec.scores(q.to(exact), k.to(exact), documents)
         lse = scores.logsumexp(-1)
         p = scores.sub_(lse.unsqueeze(-1)).exp_()
         if spec.dropout:
@@ -128,13 +193,19 @@ def attention(site: Site) -> Kernel:
         o = torch.einsum("bgrst,btgd->bsgrd", p, v.to(exact))
         return owned(o.to(dtype)), owned(lse.permute(0, 3, 1, 2))
 
+    def packed(q: Tensor, k: Tensor, v: Tensor, *documents: Tensor) -> tuple[Tensor, Tensor]:
+        o = q.new_empty(q.shape).flatten(2, 3)
+        lse = o.new_empty(o.shape[:3], dtype=site.dtype(1))
+        for piece in spec.pieces(*documents):
+            o[piece.queries], lse[piece.queries] = piece.spec.flash(
+                q[piece.queries], k[piece.keys], v[piece.keys]
+            )
+        return o, lse
+
     def kernel(context: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        q, k, v = operands
-        if not spec.uses_flash(q):
-            return plain(context, q, k, v)
-        heads = (_by_head(x) for x in operands)
-        o, lse = _flash(*heads, 0.0, **spec.flash_mask(q, k), scale=spec.scale)
-        o, lse = o.transpose(1, 2), lse.transpose(1, 2)
+        if not spec.uses_flash(operands[0]):
+            return plain(context, operands)
+        o, lse = (packed if operands[3:] else spec.flash)(*operands)
         return owned(o).view(o_shape), owned(lse).view(lse_shape)
 
     return kernel
@@ -142,6 +213,8 @@ def attention(site: Site) -> Kernel:
 
 def attention_grad(site: Site) -> Kernel:
     """(dq, dk, dv) of (do, q, k, v, o, lse), probabilities recomputed from lse.
+
+    Of packed sequences also the documents of queries and keys.
 
     Source: Dao et al. 2022 (FlashAttention), appendix B.2: ds = p * (dp - sum(do * o)).
     """
@@ -152,7 +225,7 @@ def attention_grad(site: Site) -> Kernel:
     def plain(context: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
         lse = operands[5]
         do, q, k, v, o = (x.to(lse.dtype) for x in operands[:5])
-        p = spec.scores(q, k).sub_(lse.permute(0, 2, 3, 1).unsqueeze(-1)).exp_()
+        p = spec.scores(q, k, operands[6:]).sub_(lse.permute(0, 2, 3, 1).unsqueeze(-1)).exp_()
         dp = torch.einsum("bsgrd,btgd->bgrst", do, v)
         dropped = p
         if spec.dropout:
@@ -166,18 +239,20 @@ def attention_grad(site: Site) -> Kernel:
         dk = torch.einsum("bgrst,bsgrd->btgd", ds, q)
         return dq, dk, dv
 
-    def flash(operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        do, q, k, v, o = (_by_head(x) for x in operands[:5])
-        lse = operands[5].view(*operands[1].shape[:2], -1).transpose(1, 2)
-        mask = spec.flash_mask(operands[1], operands[2])
-        causal, additive = mask["is_causal"], mask["attn_mask"]
-        gradients = _flash_backward(
-            do, q, k, v, o, lse, 0.0, causal, attn_mask=additive, scale=spec.scale
-        )
-        return tuple(x.transpose(1, 2) for x in gradients)
+    def packed(operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        do, q, k, v, o, lse, *documents = operands
+        dq, dk, dv = torch.zeros_like(q).flatten(2, 3), torch.zeros_like(k), torch.zeros_like(v)
+        for piece in spec.pieces(*documents):
+            mine, seen = piece.queries, piece.keys
+            parts = (do[mine], q[mine], k[seen], v[seen], o[mine], lse[mine])
+            dq[mine], dk[seen], dv[seen] = piece.spec.flash_grad(parts)
+        return dq, dk, dv
 
     def kernel(context: StepContext, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        gradients = flash(operands) if spec.uses_flash(operands[1]) else plain(context, operands)
+        if not spec.uses_flash(operands[1]):
+            gradients = plain(context, operands)
+        else:
+            gradients = packed(operands) if operands[6:] else spec.flash_grad(operands)
         return tuple(
             owned(x.to(dtype)).view(shape)
             for x, dtype, shape in zip(gradients, dtypes, shapes, strict=True)
@@ -189,4 +264,6 @@ def attention_grad(site: Site) -> Kernel:
 KERNELS: dict[str, Callable[[Site], Kernel]] = {
     "attention": attention,
     "attention_grad": attention_grad,
+    "packed_attention": attention,
+    "packed_attention_grad": attention_grad,
 }
