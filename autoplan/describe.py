@@ -29,8 +29,8 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
 
     A degree is an int, or {part: degree} where parts of the layer differ. Keys: the degrees, `sp`,
     `zero`, `zero_axes` (axes over which state is split), `vocab`, `order`, `micro_batch`,
-    `micro_batches`, `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where equal layers
-    have different strategies).
+    `micro_batches`, `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where equal
+    layers have different strategies).
     """
     strategy = _main_layer(plan)
     block = graph.blocks[strategy.block]

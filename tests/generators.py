@@ -17,8 +17,10 @@ from random import Random
 
 from autoplan.errors import InputError, Refusal
 from autoplan.frontends import build_graph, training_step
+from autoplan.ir.adapter import TARGETS, Lora
 from autoplan.ir.graph import Block, Graph
 from autoplan.ir.layout import Axis, B, Layout, Mesh, P, Placement, S, local_shape
+from autoplan.ir.lengths import Lengths
 from autoplan.ir.machine import Device, Hardware, Host, Level, Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.optimizer import OPTIMIZERS
@@ -49,6 +51,7 @@ DEVICE = Device(
     "toy", 1 << 34, {"fp64": 1e12, "fp32": 1e12, "bf16": 1e12}, 1e12, 1e11, 0.8, 1e6, 0.5, 0.8, 1e-5
 )
 MOST_RANKS = 12
+PACKED = Lengths("packed", ((1, 1.0), (3, 2.0), (5, 1.0)))
 
 THEMES: Mapping[str, Mapping[str, Choice]] = {
     "sequences": {},
@@ -292,7 +295,14 @@ def sample(rng: Random) -> Sample:
 def random_plan(rng: Random) -> tuple[Graph, Plan]:
     """A plan that is legal but for rare clashes."""
     config = random_config(rng)
-    graph, trainable = _random_training(rng, build_graph(config, rng.choice((8, 12))))
+    aside = Random(hash(rng.getstate()[1]))  # leaves all other draws as they were
+    seq_len, lora = rng.choice((8, 12)), _random_lora(aside, config)
+    lengths = PACKED if aside.random() < 0.25 else None
+    visible = lengths.visible(seq_len) if lengths else None
+    graph, trainable = _random_training(rng, build_graph(config, seq_len, lora, visible))
+    if lora:
+        trainable = str(lora)
+        graph = training_step(build_graph(config, seq_len, lora, visible), trainable)
     sizes = random_sizes(rng)
     most = min(4, len(graph.instances), max(1, 16 // prod(sizes)))
     stages = rng.randint(1, most)
@@ -312,7 +322,7 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
     optimizer = Optimizer(EXECUTED[seed % len(EXECUTED)], {}, clip)
     workload = Workload(
         "train", batch * micro_batches, graph.extent["s"], PRECISIONS["fp64"], optimizer,
-        trainable, seed=seed,
+        trainable, seed=seed, lengths=lengths,
     )  # fmt: skip
     schedule = Schedule(rng.choice(SCHEDULES), micro_batches)
     hardware = machine(prod(sizes) * stages)
@@ -320,6 +330,12 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
         config, hardware, Stack("toy"), workload, strategies, stage_plans, schedule,
         Orders(rng.randint(0, 2)),
     )  # fmt: skip
+
+
+def _random_lora(rng: Random, config: DecoderConfig) -> Lora | None:
+    """Adapters beside some projections, for one model in four."""
+    targets = tuple(t for t in TARGETS if (config.gated or t != "gate") and rng.random() < 0.5)
+    return Lora(4, targets, 12.0) if targets and rng.random() < 0.25 else None
 
 
 def _random_training(rng: Random, forward: Graph) -> tuple[Graph, str]:

@@ -14,7 +14,7 @@ On machines of at most `EXHAUSTIVE` devices step 2 takes every mesh at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from time import perf_counter
@@ -392,6 +392,3 @@ def search(request: Request) -> SearchResult:
         InputError: pins contradict the machine or the stack.
     """
     return Search(request).run()
-
-
-Evaluate = Callable[[Plan], Ranked]

@@ -14,7 +14,7 @@ from autoplan.files.machine_spec import load_hardware
 from autoplan.files.plan import parse_plan
 from autoplan.files.program import parse_program
 from autoplan.files.program_text import format_action, parse_action, parse_register, parse_slot
-from autoplan.files.stack import CONSTANTS, load_stack, parse_stack
+from autoplan.files.stack import CONSTANTS, dump_stack, load_stack, parse_stack
 from autoplan.files.text import parse_json, read_json, write_json
 from autoplan.files.workload import parse_workload
 from autoplan.ir.program import Action
@@ -107,6 +107,31 @@ def test_stacks_name_known_constants_and_pins() -> None:
     found = complaints(parse_stack, wrong, "s.json", "$", ("schedule", "zero", "sp", "recompute"))
     assert "did you mean `schedule`?" in found["$.defaults.shedule"]
     assert "$.restricts.zero[0]" in found
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["divides heads", "at most micro_batches if schedule=1f1b", "divides seq_len/16 if cp>1",
+     "divides or repeats kv_heads unless layers_per_stage"],
+)  # fmt: skip
+def test_rules_of_stacks_are_read_and_written(rule: str) -> None:
+    document = changed("stack", {("restricts", "tp"): [1, 2, rule], ("habits",): ["pad_vocab_64"]})
+    stack = parse_stack(document, "s.json")
+    assert stack.restricts["tp"] == (1, 2)
+    assert rule in map(str, stack.rules)
+    assert parse_stack(dump_stack(stack), "s.json") == stack
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["divides tails", "divides heads/0", "at most layers if pp>two", "divids heads",
+     "divides heads if", "divides heads or so"],
+)  # fmt: skip
+def test_rules_that_mean_nothing_are_refused(rule: str) -> None:
+    document = changed("stack", {("restricts", "tp"): [rule], ("habits",): ["pad_vocab_63"]})
+    found = complaints(parse_stack, document, "s.json")
+    assert "did you mean `pad_vocab_64`?" in found["$.habits[0]"]
+    assert "$.restricts.tp[0]" in found
 
 
 def test_workload_problems_come_at_once() -> None:

@@ -382,6 +382,18 @@ def test_h21_published_runs_of_mpt_70b_fit(shapes, devices, micro_batch):
     assert found.verdict == "fits"
 
 
+@pytest.mark.parametrize("stack", ["megatron", "torchtitan", "llm-foundry", "deepspeed"])
+def test_a_search_finds_what_the_stack_can_express(stack):
+    """Rules differ by backend: zero, grids, heads, stages, micro-batches."""
+    question = ask("tiny-llama", "cpu-host:4", "", 8, 64, stack=stack)
+    allowed = resolve(question).stack.restricts
+    answer = plan_search(question)
+    assert answer.plans
+    for row in answer.plans:
+        outside = {k: row.parallel[k] for k in allowed if row.parallel[k] not in allowed[k]}
+        assert not outside
+
+
 # --- what this version does not express is said, not ignored ------------------------------------
 
 

@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from autoplan.errors import InputError
 from autoplan.files.checkpoint import MANIFEST, read_checkpoint
 from autoplan.runtime import checkpoint
-from autoplan.runtime.checkpoint import Checkpoints, load
+from autoplan.runtime.checkpoint import Checkpoints
 from autoplan.runtime.execute import RunResult, execute, whole_records
 from autoplan.runtime.verify import StepRecord, Trial, verify
 from autoplan.workflow.checkpoints import go_on, state_of
@@ -152,14 +152,9 @@ def test_every_element_is_written_once(case, tmp_path):
 
 
 def test_begins_with_exactly_what_was_left(tmp_path):
-    """Loading is the inverse of saving, bit by bit, without a step between."""
+    """Loading is the inverse of saving, bit by bit."""
     before, after = prepare(HOPS[5].before), prepare(HOPS[5].after)
     left = records(run(before, 1, save=tmp_path / "saved"))[0].parameters_after
-    for rank in after.program.ranks:
-        pieces = load(tmp_path / "saved", after.program, rank)
-        for source, piece in pieces.items():
-            if source == ("parameter", "layers.0.norm_1.weight"):
-                assert torch.equal(piece, left[source[1]])
     begun = records(run(after, 1, resume=tmp_path / "saved"))[0].parameters
     assert all(torch.equal(begun[name], left[name]) for name in left)
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
 
+from autoplan.ir.adapter import is_lora
 from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan
 from autoplan.lower.check import check
 from autoplan.ops import BlockLayouts
-from autoplan.runtime.data import Shape, SyntheticBatches
+from autoplan.runtime.data import Batches, Shape, SyntheticBatches
+from autoplan.runtime.documents import DocumentBatches
 from autoplan.runtime.execute import execute, whole_records
 from autoplan.runtime.session import Settings
 from autoplan.runtime.verify import Trial, Verdict, verify
@@ -39,7 +41,9 @@ def attempt(seed: int) -> Outcome:
     program, workload = drawn.program, drawn.plan.workload
     check(program)
     shape = Shape(workload.global_batch_size, workload.seq_len, drawn.graph.extent["v"])
-    batches = SyntheticBatches(shape, seed)
+    batches: Batches = SyntheticBatches(shape, seed)
+    if workload.lengths:
+        batches = DocumentBatches(batches, workload.lengths, seed)
     result = execute(program, drawn.graph, Settings(1, workload.seed, batches))
     records, unequal = whole_records(result)
     verdict = verify(Trial(drawn.graph, workload, batches), records, unequal)
@@ -96,4 +100,6 @@ def _lifetimes(plan: Plan, graph: Graph) -> list[str]:
     found += ["saved moves"] if any(s.saved for s in plan.strategies.values()) else []
     found += ["tied"] if graph.tied else []
     found += ["frozen"] if plan.workload.trainable != "full" else []
+    found += ["adapters"] if is_lora(plan.workload.trainable) else []
+    found += ["packed"] if plan.workload.lengths else []
     return found
