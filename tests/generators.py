@@ -17,7 +17,7 @@ from random import Random
 
 from autoplan.errors import InputError, Refusal
 from autoplan.frontends import build_graph, training_step
-from autoplan.ir.adapter import TARGETS, Lora
+from autoplan.ir.adapter import Lora
 from autoplan.ir.graph import Block, Graph
 from autoplan.ir.layout import Axis, B, Layout, Mesh, P, Placement, S, local_shape
 from autoplan.ir.lengths import Lengths
@@ -296,13 +296,12 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
     """A plan that is legal but for rare clashes."""
     config = random_config(rng)
     aside = Random(hash(rng.getstate()[1]))  # leaves all other draws as they were
-    seq_len, lora = rng.choice((8, 12)), _random_lora(aside, config)
+    targets = tuple(aside.sample(("q", "k", "v", "o", "up", "down"), 3))
+    lora = Lora(4, targets, 12.0) if aside.random() < 0.25 else None
     lengths = PACKED if aside.random() < 0.25 else None
-    visible = lengths.visible(seq_len) if lengths else None
-    graph, trainable = _random_training(rng, build_graph(config, seq_len, lora, visible))
-    if lora:
-        trainable = str(lora)
-        graph = training_step(build_graph(config, seq_len, lora, visible), trainable)
+    seq_len = rng.choice((8, 12))
+    forward = build_graph(config, seq_len, lora, lengths.visible(seq_len) if lengths else None)
+    graph, trainable = _random_training(rng, forward, lora)
     sizes = random_sizes(rng)
     most = min(4, len(graph.instances), max(1, 16 // prod(sizes)))
     stages = rng.randint(1, most)
@@ -332,18 +331,13 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
     )  # fmt: skip
 
 
-def _random_lora(rng: Random, config: DecoderConfig) -> Lora | None:
-    """Adapters beside some projections, for one model in four."""
-    targets = tuple(t for t in TARGETS if (config.gated or t != "gate") and rng.random() < 0.5)
-    return Lora(4, targets, 12.0) if targets and rng.random() < 0.25 else None
-
-
-def _random_training(rng: Random, forward: Graph) -> tuple[Graph, str]:
-    """The training step of all or of some parameters."""
+def _random_training(rng: Random, forward: Graph, lora: Lora | None) -> tuple[Graph, str]:
+    """The training step of all, of some parameters, or of adapters."""
     # Without rotation attention ignores a key bias: its gradient alone would be all rounding.
     names = [name for name in forward.parameters if not name.endswith("b_k")]
     some = "|".join(name.replace(".", r"\.") for name in rng.sample(names, rng.randint(1, 3)))
     trainable = rng.choice(("full",) * 6 + (f"^(?:{some})$", "w_", "norm", r"layers\.0\."))
+    trainable = str(lora) if lora else trainable
     return training_step(forward, trainable), trainable
 
 
