@@ -12,7 +12,7 @@ from autoplan.describe import describe
 from autoplan.files.hf_config import load_model
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.stack import load_stack
-from autoplan.frontends import build_graph, training_step
+from autoplan.frontends import step_graph
 from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan, Run
 from autoplan.ir.workload import PRECISIONS, Workload
@@ -20,7 +20,8 @@ from autoplan.lower import lower
 from autoplan.lower.check import check
 from autoplan.presets import DEGREES, build_plan, parse_pins
 from autoplan.rehearsal import MOST_RANKS, rehearse
-from autoplan.runtime.data import Shape, SyntheticBatches
+from autoplan.runtime.data import Batches, Shape, SyntheticBatches
+from autoplan.runtime.documents import DocumentBatches
 from autoplan.runtime.execute import execute, whole_records
 from autoplan.runtime.session import Settings
 from autoplan.runtime.verify import Trial, verify
@@ -50,6 +51,7 @@ PLANS = {
     "parallel branches": ("gpt-neox-20b", "a100-80g:16", "tp=4,pp=4", "full"),
     "rows before the first position": ("opt-6.7b", "a100-80g:8", "dp=8,zero=3", "full"),
     "head norms": ("qwen3-8b", "a100-80g:8", "tp=8", "full"),
+    "adapters": ("llama-2-7b", "a100-80g:16", "tp=4,dp=2,pp=2,zero=3", "lora:targets=q|v|down"),
     "plain": ("tiny-llama", "cpu-host:2", "tp=2,sp=false,vocab=false", "full"),
 }  # fmt: skip
 
@@ -57,13 +59,13 @@ PLANS = {
 def make(model: str, machine: str, pins: str, trainable: str) -> tuple[Graph, Plan]:
     config, seq_len = load_model(model), 64
     workload = Workload("train", 1024, seq_len, PRECISIONS["bf16_mixed"], ADAMW, trainable)
-    graph = training_step(build_graph(config, seq_len), trainable)
+    graph = step_graph(config, workload)
     around = load_hardware(machine), load_stack("autoplan")
     return graph, build_plan(graph, config, around, workload, parse_pins([pins]))
 
 
 def graph_of(plan: Plan) -> Graph:
-    return training_step(build_graph(plan.model, plan.workload.seq_len), plan.workload.trainable)
+    return step_graph(plan.model, plan.workload)
 
 
 def run(plan: Plan) -> None:
@@ -74,7 +76,9 @@ def run(plan: Plan) -> None:
     assert program.ranks == tuple(range(plan.hardware.count))
     workload = plan.workload
     shape = Shape(workload.global_batch_size, workload.seq_len, graph.extent["v"])
-    batches = SyntheticBatches(shape, 0)
+    batches: Batches = SyntheticBatches(shape, 0)
+    if workload.lengths:
+        batches = DocumentBatches(batches, workload.lengths, 0)
     result = execute(program, graph, Settings(1, workload.seed, batches))
     verify(Trial(graph, workload, batches), *whole_records(result)).raise_if_failed()
 

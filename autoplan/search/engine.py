@@ -19,7 +19,7 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
 from autoplan.ir.workload import Workload
 from autoplan.pipeline import in_flight
-from autoplan.search.build import build_tables
+from autoplan.search.build import build_tables, least_seconds
 from autoplan.search.candidates import Shape
 from autoplan.search.chain import Chain, Estimate, Pace, Room, estimate, is_layer
 from autoplan.search.prices import OperatorPrices, Transitions
@@ -160,6 +160,16 @@ class Engine:
                 return None
             tables[name] = built
         return Chain(self.inputs.graph, tables) if _share_boundaries(tables) else None
+
+    def least_seconds(self, shape: Shape, freedom: Freedom) -> float:
+        """A bound of a candidate's step: computing alone; infinite where nothing is legal."""
+        graph, axes = self.inputs.graph, len(shape.mesh.axes)
+        least = {
+            name: least_seconds(self._space(name, axes), self._setting(shape, freedom, name))
+            for name in graph.blocks
+        }
+        total = sum(least[instance.block] for instance in graph.instances)
+        return total * (1.0 + (shape.micro_batches - 1.0) / shape.stages)
 
     def room(self, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Room:
         """Memory and transfers of a candidate's stages."""

@@ -45,7 +45,7 @@ from autoplan.units import format_bytes
 
 EXHAUSTIVE = 8
 """Devices up to which every mesh is tried for every depth and batch."""
-WIDENED = 4
+WIDENED = 3
 """(depth, micro-batches) pairs whose every mesh is tried on larger machines."""
 SIMULATED = 8
 """Candidates that are lowered and simulated at least."""
@@ -283,6 +283,10 @@ class Search:
         self.solved += 1
         if self.request.progress:
             self.request.progress(str(shape))
+        least = self.engine.least_seconds(shape, freedom)
+        if limit.best <= least < float("inf"):
+            self.refused["slower than the best by its computing alone"] += 1
+            return None
         chain = self.engine.chain(shape, freedom)
         if chain is None:
             self.refused["a batch, head or width does not divide"] += 1
