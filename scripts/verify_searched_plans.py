@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python scripts/verify_searched_plans.py [--top N]
 
-Each plan is rehearsed (same placements, stages and schedule on two ranks an axis), its Program checked,
-run for one step in lock-step and compared with the unsharded reference; the memory that the
-interpreter counts must equal the simulated account on every rank. Ends with 5 if any plan fails.
+Each plan is rehearsed (same placements, stages and schedule on two ranks an axis), its Program
+checked, run for one step in lock-step and compared with the unsharded reference; the memory that
+the interpreter counts must equal the simulated account on every rank. Ends with 5 if a plan fails.
 """
 
 from __future__ import annotations

@@ -5,14 +5,15 @@ as (out dims, in dims). A layer operator is named by its `group`; operators that
 together (a projection with its bias, norm and rotation, a residual addition with its bias and
 dropout) share one, so that they take the same split.
 
-The two products of a low-rank adapter split differently, so the first, `q_lora`, stands alone: it
-may split the rank. The second joins a projection that splits its outputs; one that sums over its
-split inputs leaves partial sums, so there it is `o_lora_out`, at home where these are reduced.
+The two products of a low-rank adapter split differently, so the first ones that read a tensor are a
+layer operator of their own (`attention_lora`, `o_lora`, `mlp_lora`, `down_lora`), which may split
+the rank. The second joins a projection that splits its outputs; one that sums over its split inputs
+leaves partial sums, so there it is part of the residual addition, where these are reduced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import sqrt
 
 from autoplan.errors import InputError, Problem
@@ -23,6 +24,8 @@ from autoplan.ir.model import DecoderConfig
 _RESIDUAL = ("b", "s", "m")
 _SUMMING = ("o", "down")
 """Projections whose inputs are split wherever heads or feed-forward width are."""
+_ADAPTED_IN = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp"}
+"""Projections that read one tensor: so do the adapters beside them."""
 
 
 class _BlockWriter:
@@ -32,6 +35,7 @@ class _BlockWriter:
         self, config: DecoderConfig, lora: Lora | None = None, visible: float | None = None
     ) -> None:
         self.config, self.lora, self.visible = config, lora, visible
+        self._low: dict[str, str] = {}
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
 
@@ -99,19 +103,29 @@ class _BlockWriter:
     def adapt(
         self, x: str, y: str, dims: tuple[tuple[str, ...], tuple[str, ...]], group: str
     ) -> str:
-        """`y + factor · (x · A) · B`."""
-        assert self.lora is not None
+        """`y + factor · (x · A) · B`; a projection that sums has the second half in `join`."""
         out, inner = dims
-        first = y + "_lora"
-        last = first + "_out" if y in _SUMMING else group
+        first = _ADAPTED_IN.get(y, y) + "_lora"
         low = self.product(x, "lora_a_" + y, y + ".low", (("a",), inner), first)
-        if self.lora.factor != 1.0:
-            scaled = self.activation(low + ".scaled", self.tensors[low].dims)
-            where = last if y in _SUMMING else first
-            low = self.op("scale", (low,), (scaled,), where, (("factor", self.lora.factor),))
-        change = self.product(low, "lora_b_" + y, y + ".change", (out, ("a",)), last)
-        adapted = self.activation(y + ".adapted", self.tensors[y].dims)
-        return self.op("add", (y, change), (adapted,), last)
+        if y in _SUMMING:
+            self._low[y] = low
+            return y
+        return self.add_change(y, self.stretch(low, first), y, (out, group))
+
+    def stretch(self, low: str, group: str) -> str:
+        """An adapter's factor, where the tensor is smallest."""
+        assert self.lora is not None
+        if self.lora.factor == 1.0:
+            return low
+        scaled = self.activation(low + ".scaled", self.tensors[low].dims)
+        return self.op("scale", (low,), (scaled,), group, (("factor", self.lora.factor),))
+
+    def add_change(self, x: str, low: str, name: str, to: tuple[tuple[str, ...], str]) -> str:
+        """`x + low · B` of the adapter of a projection, with these out dims in this group."""
+        out, group = to
+        change = self.product(low, "lora_b_" + name, name + ".change", (out, ("a",)), group)
+        adapted = self.activation(name + ".adapted", self.tensors[x].dims)
+        return self.op("add", (x, change), (adapted,), group)
 
     def bias(self, x: str, name: str, dims: tuple[str, ...], group: str) -> str:
         """Add a bias over the trailing dims."""
@@ -142,11 +156,19 @@ class _BlockWriter:
         attrs = (("key", y), ("p", probability))
         return self.op("dropout", (x,), (y,), group, attrs)
 
-    def join(self, residual: str, branch: str, name: str, biases: Iterable[str]) -> str:
-        """Biases and dropout of a branch, and its addition to the residual stream."""
+    def join(self, residual: str, branch: str, name: str, projections: Sequence[str]) -> str:
+        """A branch, the sum of these projections, with their adapters and biases and its dropout;
+        and its addition to the residual stream.
+        """
         group = name + "_add"
-        for bias in biases:
-            branch = self.bias(branch, bias, ("m",), group)
+        biased = {"o": self.config.output_bias, "down": self.config.mlp_bias}
+        for projection in projections:
+            if projection in self._low:
+                low = self.stretch(self._low[projection], group)
+                branch = self.add_change(branch, low, projection, (("m",), group))
+        for projection in projections:
+            if biased[projection]:
+                branch = self.bias(branch, "b_" + projection, ("m",), group)
         branch = self.drop(branch, self.config.residual_dropout, group)
         y = self.activation(name, _RESIDUAL)
         return self.op("add", (residual, branch), (y,), group)
@@ -232,9 +254,9 @@ def _layer(config: DecoderConfig, lora: Lora | None, visible: float | None) -> B
     if config.parallel_residual:
         inner = normed if config.shared_norm else w.norm(x, "mlp_norm")
         return w.block("layer", x, _join_both(w, x, attended, _feed_forward(w, inner)))
-    middle = w.join(x, attended, "attention", _biases(attended, config.output_bias))
+    middle = w.join(x, attended, "attention", ("o",))
     branch = _feed_forward(w, w.norm(middle, "mlp_norm"))
-    return w.block("layer", x, w.join(middle, branch, "mlp", _biases(branch, config.mlp_bias)))
+    return w.block("layer", x, w.join(middle, branch, "mlp", ("down",)))
 
 
 def _join_both(w: _BlockWriter, x: str, attended: str, branch: str) -> str:
@@ -243,17 +265,10 @@ def _join_both(w: _BlockWriter, x: str, attended: str, branch: str) -> str:
     They are summed before anything else, so that partial sums of both are reduced at once; where
     each draws a dropout of its own, they join one after the other.
     """
-    first = _biases(attended, w.config.output_bias)
-    second = _biases(branch, w.config.mlp_bias)
     if w.config.residual_dropout:
-        return w.join(w.join(x, attended, "attention", first), branch, "mlp", second)
+        return w.join(w.join(x, attended, "attention", ("o",)), branch, "mlp", ("down",))
     both = w.op("add", (attended, branch), (w.activation("branches", _RESIDUAL),), "branches")
-    return w.join(x, both, "mlp", first + second)
-
-
-def _biases(branch: str, bias: bool) -> tuple[str, ...]:
-    """The bias of the projection that a branch ends with, if it has one."""
-    return ("b_" + branch.split(".")[0],) if bias else ()
+    return w.join(x, both, "mlp", ("o", "down"))
 
 
 def _head(config: DecoderConfig) -> Block:

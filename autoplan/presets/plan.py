@@ -41,7 +41,7 @@ TENSOR_SPLITS: Mapping[str, tuple[Choice, Choice]] = {
     "q": ("g", "m"), "kv": ("g", "m"), "attention": ("g", "g"), "o": ("g", "m"),
     "up": ("f", "m"), "act": ("f", "f"), "down": ("f", "m"), "branches": ("P", "m"),
     "head": ("v", "m"), "loss": ("v", "v"), "embedding": ("v", "m"),
-    **{f"{name}_lora": ("a", "m") for name in ("q", "k", "v", "gate", "up")},
+    "attention_lora": ("a", "m"), "mlp_lora": ("a", "m"),
     "o_lora": ("g", None), "down_lora": ("f", None),
 }  # fmt: skip
 """Layer operator -> what (tp, tp2) split; every other operator splits positions or nothing."""
@@ -301,8 +301,6 @@ def _splits(
     by_query = bool(groups % degree.get("tp", 1)) and queries % degree["tp"] == 0
     grid = groups % (degree.get("tp", 1) * degree.get("tp2", 1)) == 0
     positions = "s" if settings.sp else None
-    # An adapter is added where the sums of its projection are whole.
-    reduced = any(group.endswith("_lora_out") for group in block.groups)
 
     def choice(group: str, role: str) -> Choice:
         if role == "dp":
@@ -312,7 +310,7 @@ def _splits(
         if group in ("embedding", "head", "loss") and not settings.vocab and role == "tp":
             return positions
         dim = TENSOR_SPLITS[group][role == "tp2"] if group in TENSOR_SPLITS else positions
-        if (dim == "P" and reduced) or (dim == "a" and extent["a"] % degree[role]):
+        if dim == "a" and extent["a"] % degree[role]:
             return positions
         if dim == "g" and by_query:
             return positions if group == "kv" else "r"

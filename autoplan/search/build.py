@@ -379,8 +379,8 @@ def build_tables(space: BlockSpace, setting: Setting) -> BlockTables | None:
 def least_seconds(space: BlockSpace, setting: Setting) -> float:
     """Computing alone, forward and backward, each operator as its best choice has it.
 
-    A bound of what the factors can give, at a fraction of their price; infinite where a variable has
-    no value.
+    A bound of what the factors can give, at a fraction of their price; infinite where a variable
+    has no value.
     """
     builder = _TableBuilder(space, setting)
     return builder.least_seconds() if builder.possible else float("inf")

@@ -92,8 +92,8 @@ def distinct_arrangements(
 
 
 def refinements(hardware: Hardware, mesh: Mesh) -> list[Mesh]:
-    """The mesh with one axis cut in two, at a level of the machine where the axis runs over several,
-    else in the middle; both halves keep their place in the machine and in the order of splits.
+    """The mesh with one axis cut in two: at a level of the machine where it runs over several, else
+    in the middle; both halves keep their place in the machine and in the order of splits.
     """
     meshes = []
     for position, axis in enumerate(mesh.axes):

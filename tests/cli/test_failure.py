@@ -149,7 +149,7 @@ def mutated(rng: random.Random) -> list[str]:
 def test_mutated_command_lines_never_crash(monkeypatch, capsys, tmp_path):
     """A hundred: each ends with an answer or with exit 2, never with a bug."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("autoplan.workflow.running._execute", lambda *_: None)
+    monkeypatch.setattr("autoplan.workflow.running._execute", lambda *_: (None, ()))
     rng = random.Random(0)
     for _ in range(100):
         words = mutated(rng)
