@@ -155,7 +155,21 @@ class BlockSpace:
             for choice in FAMILIES[op.family].choices(op, self.block.tensors):
                 options[choice] = None
         legal = [choice for choice in options if self._legal(members, choice)]
+        if self._adapts(group):
+            legal = [choice for choice in legal if not self._splits_parameter(members, choice)]
         return tuple(product(legal, repeat=self.axes))
+
+    def _adapts(self, group: str) -> bool:
+        """Whether a layer operator is the inner half of an adapter: too little to split its weights.
+
+        Every further choice would multiply the tables of the operators beside it.
+        """
+        outputs = (name for op in self.block.forward if op.group == group for name in op.outputs)
+        return any("a" in self.block.tensors[name].dims for name in outputs)
+
+    def _splits_parameter(self, members: Sequence[tuple[Op, bool]], choice: Choice) -> bool:
+        tensors = (self.block.tensors[name] for op, _ in members for name in op.inputs)
+        return any(choice in t.dims for t in tensors if t.role == "parameter")
 
     def _legal(self, members: Sequence[tuple[Op, bool]], choice: Choice) -> bool:
         """Whether every operator of the group can take the choice along one axis."""
