@@ -160,7 +160,7 @@ class BlockSpace:
         return tuple(product(legal, repeat=self.axes))
 
     def _adapts(self, group: str) -> bool:
-        """Whether a layer operator is the inner half of an adapter: too little to split its weights.
+        """Whether a layer operator is the inner half of an adapter, too small to split its weights.
 
         Every further choice would multiply the tables of the operators beside it.
         """

@@ -131,6 +131,42 @@ def test_parameters_are_split_where_there_is_none():
     assert slower.plans[0].timeline.step_time > search(asked).plans[0].timeline.step_time
 
 
+def nodes(count: int, nic: float, gib: float) -> Hardware:
+    """Nodes of eight, fast links inside, one NIC of `nic` bytes/s a device between them."""
+    kind = replace(LIKE_A100, memory=int(gib * GIB))
+    levels = (Level("gpu", 8, 300e9, 9e-6, efficiency=0.8), Level("node", count, nic, 2e-5))
+    return Hardware("stated", kind, levels, Host(1 << 40, 64, 25e9), devices_per_node=8)
+
+
+def test_parameters_are_split_inside_nodes_and_whole_across_slow_links():
+    """Hybrid sharding: weights gathered over fast links, gradients alone cross the slow ones."""
+    model = replace(LLAMA_13B, layers=8)
+    asked = question(model, nodes(4, 2e9, 24), 512, 4096, ("pp=1", "micro_batch=2"))
+    _, words = best(asked)
+    assert (words["dp"], words["tp"], words["zero"]) == (32, 1, 3)
+    assert words["zero_axes"] == {"gpu": 3}, "nothing is split over the nodes"
+
+
+def test_under_pressure_gathered_weights_beat_split_ones_where_streams_overlap():
+    """Fast nodes, little memory: gathers hide behind computing, split weights' traffic does not."""
+    asked = question(LLAMA_13B, nodes(4, 25e9, 9), 64, 4096)
+    answer = search(asked)
+    words = describe(asked.graph, answer.plans[0].plan)
+    assert (words["dp"], words["tp"], words["pp"], words["zero"]) == (32, 1, 1, 3)
+    rule_of_thumb = answer.baselines["megatron"]
+    if isinstance(rule_of_thumb, Ranked):
+        assert answer.plans[0].timeline.step_time < rule_of_thumb.timeline.step_time
+
+
+def test_head_and_loss_split_the_vocabulary():
+    """One sequence on eight devices with little memory: logits are never whole."""
+    asked = question(GPT3, node(8, 700e9, 2e-5, 12.4), 1, 2048)
+    plan, words = best(asked)
+    assert words["vocab"]
+    head = plan.strategies["head"]
+    assert head.splits["head"] == head.splits["loss"] == ("v",)
+
+
 def _splits(layout: Layout) -> int:
     return sum(p.kind == "S" for p in layout)
 
