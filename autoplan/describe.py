@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from autoplan.ir.graph import Block, Graph
-from autoplan.ir.plan import Choice, Plan, Strategy
+from autoplan.ir.graph import Block, Graph, kind_of
+from autoplan.ir.plan import Choice, Plan, Run, Strategy
 from autoplan.ops import BlockLayouts
 from autoplan.ops.storing import LEVELS, level_of, splittable_axes
 from autoplan.presets import DEFAULT_ORDER
@@ -52,14 +52,14 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
         "sp": _norms_split_positions(strategy, roles["attention"]),
         "zero": max((LEVELS.index(level) for level in axes.values()), default=0),
         "zero_axes": {plan.stages[0].mesh.axes[i].name: LEVELS.index(v) for i, v in axes.items()},
-        "vocab": _vocabulary(plan, sizes),
+        "vocab": _vocabulary(plan),
         "order": _order(plan, roles["attention"]),
         "micro_batch": max(1, plan.batch // batch_parts),
         "micro_batches": plan.schedule.micro_batches,
         "schedule": plan.schedule.family,
-        "recompute": _recompute(graph, plan),
-        "layers_per_stage": _layers(graph, plan),
-        "mixed": _mixed(graph, plan),
+        "recompute": _recompute(plan),
+        "layers_per_stage": _layers(plan),
+        "mixed": _mixed(plan),
     }
 
 
@@ -93,23 +93,23 @@ def _main_layer(plan: Plan) -> Strategy:
     counts: Counter[str] = Counter()
     for stage in plan.stages:
         for run in stage.runs:
-            if plan.strategies[run.strategy].block.split("~")[0] == "layer":
+            if kind_of(plan.strategies[run.strategy].block) == "layer":
                 counts[run.strategy] += run.count
     return plan.strategies[counts.most_common(1)[0][0]]
 
 
-def _layer_runs(graph: Graph, plan: Plan) -> list[Any]:
+def _layer_runs(plan: Plan) -> list[Run]:
     return [
         run
         for stage in plan.stages
         for run in stage.runs
-        if plan.strategies[run.strategy].block.split("~")[0] == "layer"
+        if kind_of(plan.strategies[run.strategy].block) == "layer"
     ]
 
 
-def _mixed(graph: Graph, plan: Plan) -> bool:
+def _mixed(plan: Plan) -> bool:
     """Whether a block has several strategies; variants in what is frozen are other blocks."""
-    strategies = {run.strategy for run in _layer_runs(graph, plan)}
+    strategies = {run.strategy for run in _layer_runs(plan)}
     return len(strategies) > len({plan.strategies[key].block for key in strategies})
 
 
@@ -127,7 +127,7 @@ def _norms_split_positions(strategy: Strategy, roles: Sequence[str]) -> bool:
 
 
 def _sharding(block: Block, strategy: Strategy) -> Mapping[int, str]:
-    """Mesh axis -> most common level (by size of parameter) at which state is split over it."""
+    """Mesh axis -> level at which the state of most weights is split over it."""
     if not block.trainable:
         return {}
     layouts = BlockLayouts(block, strategy)
@@ -143,9 +143,9 @@ def _sharding(block: Block, strategy: Strategy) -> Mapping[int, str]:
     return {axis: level for axis, level in levels.items() if level != "whole"}
 
 
-def _vocabulary(plan: Plan, sizes: Sequence[int]) -> bool:
+def _vocabulary(plan: Plan) -> bool:
     """Whether some axis splits the vocabulary of the head."""
-    head = next((s for s in plan.strategies.values() if s.block.split("~")[0] == "head"), None)
+    head = next((s for s in plan.strategies.values() if kind_of(s.block) == "head"), None)
     return head is not None and "v" in head.splits["head"]
 
 
@@ -164,17 +164,17 @@ def _default_rank(role: str) -> int:
     return DEFAULT_ORDER.index(role) if role in DEFAULT_ORDER else len(DEFAULT_ORDER)
 
 
-def _recompute(graph: Graph, plan: Plan) -> str:
+def _recompute(plan: Plan) -> str:
     """none, full, or full:k/n for k of n layers."""
-    runs = _layer_runs(graph, plan)
+    runs = _layer_runs(plan)
     total = sum(run.count for run in runs)
     again = sum(run.count for run in runs if run.recompute)
     return {0: "none", total: "full"}.get(again, f"full:{again}/{total}")
 
 
-def _layers(graph: Graph, plan: Plan) -> list[int]:
+def _layers(plan: Plan) -> list[int]:
     """Decoder layers of each stage."""
     return [
-        sum(r.count for r in stage.runs if plan.strategies[r.strategy].block.startswith("layer"))
+        sum(r.count for r in stage.runs if kind_of(plan.strategies[r.strategy].block) == "layer")
         for stage in plan.stages
     ]

@@ -143,6 +143,11 @@ class Block:
         return tuple(n for n, t in self.tensors.items() if t.role == "activation" and n in used)
 
 
+def kind_of(block: str) -> str:
+    """What a block is, whatever is frozen in it: `layer` for `layer` and its variant `layer~2`."""
+    return block.split("~")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     """One use of a block: its parameter `wq` under prefix `layers.3.` is `layers.3.wq`."""

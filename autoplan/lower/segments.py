@@ -41,7 +41,6 @@ class BlockContext:
         extent: global sizes, `b` included.
         precision: dtypes.
         tied: local names of parameters that several instances use.
-        keep_gathered: gathered parameters live from forward to backward.
     """
 
     layouts: BlockLayouts

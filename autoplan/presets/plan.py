@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.errors import InputError, Problem, Refusal
-from autoplan.ir.graph import Block, Graph
+from autoplan.ir.graph import Block, Graph, kind_of
 from autoplan.ir.layout import B, Layout, Mesh, P, Placement, S
 from autoplan.ir.machine import Hardware, Stack, name_axes
 from autoplan.ir.model import DecoderConfig
@@ -262,7 +262,7 @@ def _runs(graph: Graph, settings: Settings) -> list[tuple[Run, ...]]:
             names = [*names, blocks[-1]]
         runs: list[Run] = []
         for name in names:
-            recompute = settings.recompute == "full" and name.split("~")[0] == "layer"
+            recompute = settings.recompute == "full" and kind_of(name) == "layer"
             if runs and runs[-1].strategy == name:
                 runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
             else:

@@ -7,6 +7,7 @@ from itertools import product
 from math import prod
 
 from autoplan.errors import Problem
+from autoplan.ir.graph import kind_of
 from autoplan.ir.layout import Layout
 from autoplan.ir.machine import Stack
 from autoplan.ir.plan import Home, Stored
@@ -182,7 +183,7 @@ class Rule:
 
     def allows(self, block: str, variable: str, value: object) -> bool:
         """Whether a value of a layer operator or hub suits every axis' role."""
-        kind = block.split("~")[0]
+        kind = kind_of(block)
         if variable == "head" and isinstance(value, tuple) and not self._vocabulary(value):
             return False
         if self.roles is None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.cost import Pricer
-from autoplan.ir.graph import Graph
+from autoplan.ir.graph import Graph, kind_of
 from autoplan.ir.layout import Layout
 from autoplan.ir.plan import Stored, Strategy
 from autoplan.pipeline import in_flight
@@ -248,7 +248,7 @@ class Chain:
 
 def is_layer(block: str) -> bool:
     """Whether a block is a decoder layer (or a variant of it)."""
-    return block.split("~")[0] == "layer"
+    return kind_of(block) == "layer"
 
 
 def _tied_name(graph: Graph) -> str:

@@ -17,7 +17,7 @@ from autoplan.ir.layout import Layout, Mesh
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
-from autoplan.ir.workload import Workload
+from autoplan.ir.workload import DTYPE_BYTES, Workload
 from autoplan.pipeline import in_flight
 from autoplan.search.build import build_tables, least_seconds
 from autoplan.search.candidates import Shape
@@ -48,7 +48,6 @@ class Freedom:
         stored: (stored, used, raw) -> allowed.
         recompute: "none", "full" or "".
         layers: layers per stage or None.
-        schedules: families to try.
     """
 
     key: object
@@ -56,7 +55,6 @@ class Freedom:
     stored: Callable[[Stored, Layout, Layout], bool]
     recompute: str = ""
     layers: tuple[int, ...] | None = None
-    schedules: tuple[str, ...] = ("1f1b",)
 
 
 @dataclass(frozen=True)
@@ -159,10 +157,10 @@ class Engine:
             if built is None:
                 return None
             tables[name] = built
-        return Chain(self.inputs.graph, tables) if _share_boundaries(tables) else None
+        return Chain(self.inputs.graph, tables) if _boundaries_agree(tables) else None
 
     def least_seconds(self, shape: Shape, freedom: Freedom) -> float:
-        """A bound of a candidate's step: computing alone; infinite where nothing is legal."""
+        """A bound of a candidate's estimate: computing alone; infinite where nothing is legal."""
         graph, axes = self.inputs.graph, len(shape.mesh.axes)
         least = {
             name: least_seconds(self._space(name, axes), self._setting(shape, freedom, name))
@@ -195,16 +193,15 @@ class Engine:
         """Bytes a rank hands to the next stage if the residual stream is split over all ranks."""
         extent, workload = self.inputs.graph.extent, self.inputs.workload
         batch = workload.global_batch_size // shape.micro_batches
-        width = 8 if workload.precision.compute == "fp64" else 4
-        width = width if workload.precision.compute in ("fp64", "fp32") else 2
+        width = DTYPE_BYTES[workload.precision.of("compute")]
         return batch * extent["s"] * extent["m"] * width / shape.mesh.size
 
     def solve(self, chain: Chain, shape: Shape, freedom: Freedom, limit: Limit) -> Estimate | None:
         """The best decisions that fit by estimate; None if none does, or none beats `limit.best`.
 
         First with memory for nothing, once per weight of the compute stream: each minimum is a
-        lower bound of the candidate's step. Only where the best of these does not fit as it is are
-        prices of memory and recomputing tried.
+        lower bound of the candidate's estimate. Only where the best of these does not fit as it is
+        are prices of memory and recomputing tried.
         """
         room = self.room(shape, freedom, limit.reserve)
         flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
@@ -279,8 +276,8 @@ def _better(a: Estimate | None, b: Estimate | None) -> Estimate | None:
     return a
 
 
-def _share_boundaries(tables: Mapping[str, BlockTables]) -> bool:
-    """Keep, in every block, only the boundary layouts that all blocks have."""
+def _boundaries_agree(tables: Mapping[str, BlockTables]) -> bool:
+    """Whether all blocks have the same boundary layouts to choose from."""
     values: list[set[object]] = []
     for table in tables.values():
         number = table.space.boundary

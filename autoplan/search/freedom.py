@@ -87,7 +87,6 @@ def freedoms(request: Request, degrees: Degrees) -> list[Freedom]:
                 rule.stores,
                 restrictions.recompute(pins),
                 restrictions.layers(pins) or _even_layers(request, degrees.stages),
-                restrictions.schedules(pins),
             )
         )
     return table

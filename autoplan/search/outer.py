@@ -179,7 +179,7 @@ class Search:
         return flops / (rate * self.request.hardware.count)
 
     def bound(self, stages: int, micro_batches: int) -> float:
-        """No candidate with this depth and number of micro-batches is faster."""
+        """No candidate of this depth and so many micro-batches is estimated faster."""
         return self.ideal * (micro_batches + stages - 1) / micro_batches
 
     def _explore(self, incumbent: float) -> list[Solved]:
