@@ -16,7 +16,7 @@ from autoplan.ir.graph import Block, Graph, kind_of
 from autoplan.ir.plan import Choice, Plan, Run, Strategy
 from autoplan.ops import BlockLayouts
 from autoplan.ops.storing import LEVELS, level_of, splittable_axes
-from autoplan.presets import DEFAULT_ORDER
+from autoplan.presets import DEFAULT_ORDER, alternates
 
 ROLES = {"attention": ("q", "attention", "o"), "mlp": ("up", "act", "down")}
 """Part of a layer -> its layer operators."""
@@ -29,8 +29,8 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
 
     A degree is an int, or {part: degree} where parts of the layer differ. Keys: the degrees, `sp`,
     `zero`, `zero_axes` (axes over which state is split), `vocab`, `order`, `micro_batch`,
-    `micro_batches`, `schedule`, `recompute`, `layers_per_stage`, and `mixed` (True where equal
-    layers have different strategies).
+    `micro_batches`, `vpp`, `schedule`, `recompute`, `layers_per_stage` (of every virtual stage),
+    and `mixed` (True where equal layers have different strategies).
     """
     strategy = _main_layer(plan)
     block = graph.blocks[strategy.block]
@@ -49,6 +49,7 @@ def describe(graph: Graph, plan: Plan) -> Parallel:
     return {
         **degrees,
         "pp": len(plan.stages),
+        "vpp": plan.chunks,
         "sp": _norms_split_positions(strategy, roles["attention"]),
         "zero": max((LEVELS.index(level) for level in axes.values()), default=0),
         "zero_axes": {plan.stages[0].mesh.axes[i].name: LEVELS.index(v) for i, v in axes.items()},
@@ -165,16 +166,32 @@ def _default_rank(role: str) -> int:
 
 
 def _recompute(plan: Plan) -> str:
-    """none, full, or full:k/n for k of n layers."""
+    """none, full, full:k/n for k of n layers, or what the stack calls selective."""
     runs = _layer_runs(plan)
+    if alternates(plan.stack) and _every_second(plan):
+        return "selective"
     total = sum(run.count for run in runs)
     again = sum(run.count for run in runs if run.recompute)
     return {0: "none", total: "full"}.get(again, f"full:{again}/{total}")
 
 
-def _layers(plan: Plan) -> list[int]:
-    """Decoder layers of each stage."""
+def _every_second(plan: Plan) -> bool:
+    """Whether of each stage's layers the second, fourth, ... are computed again, and one at all."""
+    stages = [_flags(plan, stage.runs) for stage in plan.stages]
+    right = all(again == bool(i % 2) for flags in stages for i, again in enumerate(flags))
+    return right and any(any(flags) for flags in stages)
+
+
+def _flags(plan: Plan, runs: Sequence[Run]) -> list[bool]:
+    """Of each layer whether it is computed again."""
     return [
-        sum(r.count for r in stage.runs if kind_of(plan.strategies[r.strategy].block) == "layer")
-        for stage in plan.stages
+        run.recompute
+        for run in runs
+        if kind_of(plan.strategies[run.strategy].block) == "layer"
+        for _ in range(run.count)
     ]
+
+
+def _layers(plan: Plan) -> list[int]:
+    """Decoder layers of each virtual stage."""
+    return [len(_flags(plan, runs)) for _, runs in plan.virtual_stages]

@@ -3,7 +3,8 @@
 What is rehearsed is what can be wrong: layouts, transitions, segments, schedule, who sends what to
 whom. Layouts are symbolic, so strategies carry over unchanged; every mesh axis keeps its place and
 becomes as short as its rules allow, and dims shrink to what the strategies must divide. Of the
-stages the first, the last and the most varied others are kept, of each run of layers one or two.
+stages the first, the last and the most varied others are kept, of each run of layers one or two;
+where stages have chunks, two stages with two chunks.
 
 The law is that `describe` reads the same roles off both plans, with degrees above one still above
 one. The result runs in fp64, where a wrong sum cannot hide.
@@ -36,6 +37,8 @@ MOST_STAGES = 4
 """First, last and two neighbours between them."""
 MOST_RANKS = 16
 """Limit where two stages stay below it; four axes and two stages have 32 ranks."""
+CHUNKED = (2, 2)
+"""Stages, and chunks of each, where a plan has chunks."""
 MOST_EXTRA = 1
 """Stages beyond the wanted number that are tried before all distinct ones are kept."""
 SMALL = {"g": 2, "r": 2, "d": 8, "m": 32, "f": 48, "v": 256, "s": 16, "a": 4}
@@ -51,7 +54,7 @@ class _Part:
 
 
 Parts = Sequence[Sequence[_Part]]
-"""Per stage its runs."""
+"""Per virtual stage its runs."""
 
 
 def rehearse(plan: Plan) -> Plan:
@@ -81,15 +84,20 @@ def rehearse(plan: Plan) -> Plan:
         strategy = plan.strategies[part.run.strategy]
         strategies[part.run.strategy] = replace(strategy, block=blocks[index])
         index += part.run.count
+    count = _stage_count(plan, parts)
     micro_batches = min(plan.schedule.micro_batches, 2 * len(parts) + 1)
-    hardware = load_hardware(f"{HERE}:{AXIS ** len(plan.stages[0].mesh.axes) * len(parts)}")
+    micro_batches -= micro_batches % count if plan.chunks > 1 else 0
+    hardware = load_hardware(f"{HERE}:{AXIS ** len(plan.stages[0].mesh.axes) * count}")
     workload = replace(
         workload, global_batch_size=extent["b"] * micro_batches, seq_len=extent["s"],
         precision=PRECISIONS["fp64"], trainable=trainable, memory_headroom=0, lengths=lengths,
     )  # fmt: skip
+    runs: list[list[Run]] = [[] for _ in range(count)]
+    for number, rows in enumerate(parts):
+        runs[number % count] += [replace(part.run, chunk=number // count) for part in rows]
     stages = tuple(
-        StagePlan(mesh, tuple(part.run for part in rows))
-        for mesh, rows in zip(_meshes(plan, hardware, len(parts)), parts, strict=True)
+        StagePlan(mesh, tuple(own))
+        for mesh, own in zip(_meshes(plan, hardware, count), runs, strict=True)
     )
     return replace(
         plan, model=config, hardware=hardware, workload=workload, strategies=strategies,
@@ -101,20 +109,36 @@ def rehearse(plan: Plan) -> Plan:
 
 
 def _kept_parts(plan: Plan, graph: Graph) -> Parts:
-    """The runs of the kept stages, shortened."""
+    """The runs of the kept virtual stages, shortened."""
     table: list[list[_Part]] = []
     index = 0
-    for stage in plan.stages:
+    for _, runs in plan.virtual_stages:
         rows = []
-        for run in stage.runs:
+        for run in runs:
             rows.append(_Part(run, index))
             index += run.count
         table.append(rows)
     return [_shortened(table[stage]) for stage in _kept_stages(plan, graph, table)]
 
 
+def _stage_count(plan: Plan, parts: Parts) -> int:
+    """Stages on which the kept virtual stages lie."""
+    if len(parts) == len(plan.virtual_stages):
+        return len(plan.stages)
+    return len(parts) if plan.chunks == 1 else CHUNKED[0]
+
+
 def _shortened(rows: Sequence[_Part]) -> list[_Part]:
-    """One instance of each run; two where the stage has a single long one."""
+    """One instance of each run; two where the stage has a single long one.
+
+    Runs that alternate do so once.
+    """
+    kept: list[_Part] = []
+    for part in rows:
+        kept.append(part)
+        if len(kept) >= 4 and _structure(kept[-4:-2]) == _structure(kept[-2:]):
+            del kept[-2:]
+    rows = kept
     long = [part for part in rows if part.run.count > 1]
     most = 2 if len(long) == 1 else 1
     return [replace(p, run=replace(p.run, count=min(p.run.count, most))) for p in rows]
@@ -128,6 +152,9 @@ def _kept_stages(plan: Plan, graph: Graph, table: Parts) -> tuple[int, ...]:
     """First and last stage, and those between that show most of the plan and fit together."""
     ranks = AXIS ** len(plan.stages[0].mesh.axes)
     most = MOST_STAGES if ranks * MOST_STAGES <= MOST_RANKS else 2
+    extra = MOST_EXTRA
+    if plan.chunks > 1:
+        most, extra = prod(CHUNKED), 0
     last = len(table) - 1
     shapes = [_structure(rows) for rows in table]
     # Of equal stages in a row two stand for all.
@@ -142,14 +169,14 @@ def _kept_stages(plan: Plan, graph: Graph, table: Parts) -> tuple[int, ...]:
         kept = [shapes[stage] for stage in stages]
         return len({run for shape in kept for run in shape}), len(set(kept))
 
-    for count in range(most, most + MOST_EXTRA + 1):
+    for count in range(most, most + extra + 1):
         options = (
             (0, *between, last) for between in combinations(distinct, min(count, last + 1) - 2)
         )
         fitting = [o for o in options if _fits(plan, graph, [table[i] for i in o])]
         if fitting:
             return max(fitting, key=variety)
-    return everything
+    return everything if plan.chunks == 1 else tuple(range(len(table)))
 
 
 def _fits(plan: Plan, graph: Graph, parts: Parts) -> bool:

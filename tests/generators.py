@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from random import Random
 
@@ -25,7 +26,6 @@ from autoplan.ir.machine import Device, Hardware, Host, Level, Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.optimizer import OPTIMIZERS
 from autoplan.ir.plan import (
-    SCHEDULES,
     Choice,
     Home,
     Orders,
@@ -50,6 +50,8 @@ EXECUTED = tuple(name for name, rule in OPTIMIZERS.items() if rule.executed)
 DEVICE = Device(
     "toy", 1 << 34, {"fp64": 1e12, "fp32": 1e12, "bf16": 1e12}, 1e12, 1e11, 0.8, 1e6, 0.5, 0.8, 1e-5
 )
+WHOLE = ("gpipe", "1f1b")
+"""Schedules of stages that are one chunk."""
 MOST_RANKS = 12
 PACKED = Lengths("packed", ((1, 1.0), (3, 2.0), (5, 1.0)))
 
@@ -299,6 +301,7 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
     targets = tuple(aside.sample(("q", "k", "v", "o", "up", "down"), 3))
     lora = Lora(4, targets, 12.0) if aside.random() < 0.25 else None
     lengths = PACKED if aside.random() < 0.25 else None
+    config = replace(config, layers=config.layers + aside.choice((0, 4)))
     seq_len = rng.choice((8, 12))
     forward = build_graph(config, seq_len, lora, lengths.visible(seq_len) if lengths else None)
     graph, trainable = _random_training(rng, forward, lora)
@@ -306,24 +309,29 @@ def random_plan(rng: Random) -> tuple[Graph, Plan]:
     most = min(4, len(graph.instances), max(1, 16 // prod(sizes)))
     stages = rng.randint(1, most)
     batch, micro_batches = rng.choice((4, 6, 8, 12)), rng.randint(1, 4)
+    chunks = min(len(graph.instances) // stages, aside.choice((1, 2, 2, 2)))
+    chunks = chunks if stages > 1 else 1
+    if chunks > 1:
+        micro_batches = stages * aside.choice((1, 2))
     themes = tuple(rng.choice(list(THEMES)) for _ in sizes)
     space = Space(rng, sizes, {**graph.extent, "b": batch}, themes)
     rows, strategies = _assign(space, graph)
     strategies = _with_stored(space, graph, rows, strategies)
-    cuts = sorted(rng.sample(range(1, len(rows)), stages - 1))
-    bounds = [0, *cuts, len(rows)]
+    cuts = sorted((rng if chunks == 1 else aside).sample(range(1, len(rows)), stages * chunks - 1))
     meshes = random_meshes(rng, sizes, stages)
-    stage_plans = tuple(
-        StagePlan(mesh, _runs(rng, rows[start:end]))
-        for mesh, start, end in zip(meshes, bounds, bounds[1:], strict=False)
-    )
+    runs: list[tuple[Run, ...]] = [()] * stages
+    for number, (start, end) in enumerate(pairwise((0, *cuts, len(rows)))):
+        chunk, stage = divmod(number, stages)
+        runs[stage] += tuple(replace(run, chunk=chunk) for run in _runs(rng, rows[start:end]))
+    stage_plans = tuple(map(StagePlan, meshes, runs))
     clip, seed = rng.choice((0.0, 1.0, 0.01)), rng.randrange(1000)
     optimizer = Optimizer(EXECUTED[seed % len(EXECUTED)], {}, clip)
     workload = Workload(
         "train", batch * micro_batches, graph.extent["s"], PRECISIONS["fp64"], optimizer,
         trainable, seed=seed, lengths=lengths,
     )  # fmt: skip
-    schedule = Schedule(rng.choice(SCHEDULES), micro_batches)
+    family = rng.choice(WHOLE) if chunks == 1 else "interleaved"
+    schedule = Schedule(family, micro_batches)
     hardware = machine(prod(sizes) * stages)
     return graph, Plan(
         config, hardware, Stack("toy"), workload, strategies, stage_plans, schedule,

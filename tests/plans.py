@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autoplan.frontends import build_graph, training_step
 from autoplan.ir.graph import GRADIENT, Block, Graph
@@ -58,6 +59,7 @@ class Choices:
     trainable: str = "full"
     precision: str = "fp32"
     prefetch: int = 1
+    chunks: int = 1
 
 
 def machine(devices: int) -> Hardware:
@@ -102,17 +104,17 @@ def _mesh(axes: int, offset: int) -> Mesh:
 
 
 def _runs(graph: Graph, choices: Choices) -> list[tuple[Run, ...]]:
-    """Instances in equal parts, embedding with the first and head with the last stage."""
-    layers = len(graph.instances) - 2
-    bounds = [round(layers * i / choices.stages) for i in range(choices.stages + 1)]
+    """Instances in equal parts, embedding with the first and head with the last of them."""
+    layers, parts = len(graph.instances) - 2, choices.stages * choices.chunks
+    bounds = [round(layers * i / parts) for i in range(parts + 1)]
     bounds[0], bounds[-1] = -1, layers + 1
-    return [
-        tuple(
-            Run(instance.block, 1, choices.recompute and instance.block.startswith("layer"))
-            for instance in graph.instances[first + 1 : last + 1]
-        )
-        for first, last in zip(bounds, bounds[1:], strict=False)
-    ]
+    stages: list[tuple[Run, ...]] = [()] * choices.stages
+    for number, (first, last) in enumerate(pairwise(bounds)):
+        chunk, stage = divmod(number, choices.stages)
+        for instance in graph.instances[first + 1 : last + 1]:
+            recompute = choices.recompute and instance.block.startswith("layer")
+            stages[stage] += (Run(instance.block, 1, recompute, chunk),)
+    return stages
 
 
 def _strategy(graph: Graph, block: Block, choices: Choices) -> Strategy:
@@ -176,6 +178,11 @@ SAMPLE: dict[str, tuple[DecoderConfig, Choices]] = {
     "two stages, gpipe, heads": (TINY_LLAMA, Choices(("heads",), 2, 3, "gpipe", batch=6)),
     "two stages, gathered": (TINY_LLAMA, Choices(("gathered",), 2, 4)),
     "four stages": (replace(TINY_LLAMA, layers=4), Choices((), 4, 6, batch=6)),
+    "chunks": (replace(TINY_LLAMA, layers=4), Choices((), 2, 4, "interleaved", chunks=2)),
+    "chunks, gathered, tied": (
+        replace(TINY_LLAMA, layers=4, tied_embeddings=True),
+        Choices(("gathered",), 2, 2, "interleaved", recompute=True, chunks=2),
+    ),
     "gpt, one device": (TINY_GPT, Choices()),
     "gpt, heads": (TINY_GPT, Choices(("batch", "heads"))),
     "gpt, two stages": (TINY_GPT, Choices(("sharded",), 2, 4)),

@@ -33,12 +33,12 @@ SAME_FLOOR = {
 """Who may use whom on one floor."""
 
 HOMES = {
-    "torch": ("runtime/",),
+    "torch": ("runtime/", "validate/measure/"),
     "pydantic": ("files/",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
-    "numpy": ("boxing/", "cost/", "simulate/", "search/"),
-    "scipy": ("search/",),
+    "numpy": ("boxing/", "cost/", "simulate/", "search/", "validate/"),
+    "scipy": ("search/", "validate/"),
     "networkx": ("search/", "lower/"),
 }
 """Library -> the only places that import it."""

@@ -52,6 +52,11 @@ PLANS = {
     "rows before the first position": ("opt-6.7b", "a100-80g:8", "dp=8,zero=3", "full"),
     "head norms": ("qwen3-8b", "a100-80g:8", "tp=8", "full"),
     "adapters": ("llama-2-7b", "a100-80g:16", "tp=4,dp=2,pp=2,zero=3", "lora:targets=q|v|down"),
+    "chunks": ("llama-2-13b", "a100-80g:64", "dp=2,tp=4,pp=8,vpp=5,zero=2", "full"),
+    "chunks of two stages": ("llama-2-7b", "a100-80g:4", "tp=2,pp=2,vpp=2", "full"),
+    "chunks, upper layers": (
+        "llama-2-7b", "a100-80g:4", "pp=4,vpp=4", r"layers\.(2[0-9]|3[01])\.",
+    ),
     "plain": ("tiny-llama", "cpu-host:2", "tp=2,sp=false,vocab=false", "full"),
 }  # fmt: skip
 
@@ -89,7 +94,7 @@ def test_roles_stay_and_the_run_matches(name):
     small = rehearse(plan)
     before, after = describe(graph, plan), describe(graph_of(small), small)
     assert {key: after[key] for key in FLAGS} == {key: before[key] for key in FLAGS}
-    for key in DEGREES:
+    for key in (*DEGREES, "vpp"):
         assert (after[key] > 1) == (before[key] > 1), key
         assert after[key] <= before[key]
     assert small.hardware.count <= MOST_RANKS
@@ -107,6 +112,21 @@ def test_shapes_keep_their_kind():
         assert (old.kv_heads == 1) == (new.kv_heads == 1)
         assert (old.heads > old.kv_heads) == (new.heads > new.kv_heads)
         assert (old.hidden == old.heads * old.head_dim) == (new.hidden == new.heads * new.head_dim)
+
+
+def test_layers_that_alternate_do_so_once_and_chunks_stay_two():
+    config = load_model("llama-2-7b")
+    workload = Workload("train", 64, 64, PRECISIONS["bf16_mixed"], ADAMW)
+    graph = step_graph(config, workload)
+    stack = replace(load_stack("autoplan"), habits=("selective_alternate",))
+    pins = parse_pins(["pp=4,vpp=4,recompute=selective"])
+    small = rehearse(
+        build_plan(graph, config, (load_hardware("a100-80g:4"), stack), workload, pins)
+    )
+    found = describe(graph_of(small), small)
+    assert (found["pp"], found["vpp"], found["recompute"]) == (2, 2, "selective")
+    assert found["layers_per_stage"] == [2, 2, 2, 2]
+    run(small)
 
 
 def test_four_axes_and_two_stages_need_more_than_the_limit():

@@ -25,7 +25,8 @@ from autoplan.workflow import (
     plan_simulate,
     resolve,
 )
-from autoplan.workflow.prediction import NARROWEST, interval_half_width, memory_verdict
+from autoplan.cost.uncertainty import NARROWEST, half_width
+from autoplan.workflow.prediction import memory_verdict
 from autoplan.workflow.question import filling_batch, usual_headroom, usual_precision
 from autoplan.workflow.torchrun import run_under_torchrun
 from autoplan.workflow.verbs import find_plan
@@ -120,8 +121,8 @@ def test_prediction_adds_up(target):
 
 def test_interval_follows_what_the_step_waits_for():
     hardware, stack = load_hardware("rtx4090"), load_stack("autoplan")
-    compute = interval_half_width({"compute": 1.0}, hardware, stack)
-    links = interval_half_width({"compute": 0.5, "all_gather": 0.5}, hardware, stack)
+    compute = half_width({"compute": 1.0}, hardware, stack)
+    links = half_width({"compute": 0.5, "all_gather": 0.5}, hardware, stack)
     assert NARROWEST <= compute < links
 
 
@@ -153,6 +154,10 @@ def test_a_plan_file_is_believed_only_about_its_decisions(target, tmp_path):
     with pytest.raises(InputError) as error:
         load_plan(path)
     assert [p.field for p in error.value.problems] == ["$.parallel.dp", "$.parallel.tp"]
+    # A file of before a key was described says nothing about it.
+    older = {key: value for key, value in document["parallel"].items() if key != "vpp"}
+    write_json(path, {**document, "parallel": older})
+    assert load_plan(path).priced.plan == target.priced.plan
 
     predicted = json.loads(json.dumps(document["predicted"]))
     predicted["step_time_s"] *= 2

@@ -2,7 +2,7 @@
 
     options   every option, declared once          asking    options -> the question of a verb
     output    stdout for data, stderr for the rest  failure   errors as text, JSON and exit codes
-    search simulate explain compare lower run show  the commands
+    search simulate explain compare lower run show profile validate  the commands
 
 Exit codes: 0 done, 2 bad input, 3 nothing fits, 4 a program check failed, 5 numbers differ from the
 reference, 6 a worker died or hung, 70 a bug, 130 interrupted. `--help` must be instant, so nothing
@@ -22,10 +22,12 @@ from autoplan.cli.explain import ExplainOptions, explain
 from autoplan.cli.failure import Bug, error_document, report_failure
 from autoplan.cli.lower import LowerOptions, lower
 from autoplan.cli.options import QuietFlag, VersionFlag, command
+from autoplan.cli.profile import ProfileOptions, profile
 from autoplan.cli.run import RunOptions, run
 from autoplan.cli.search import SearchOptions, search
 from autoplan.cli.show import ShowOptions, show
 from autoplan.cli.simulate import SimulateOptions, simulate
+from autoplan.cli.validate import ValidateCommand, ValidateOptions, validate
 from autoplan.errors import AutoplanError, InputError, Problem
 
 __all__ = ["app", "main"]
@@ -54,7 +56,17 @@ def _everywhere(
         context.default_map = {name: {"quiet": True} for name in COMMANDS}
 
 
-COMMANDS = ("search", "simulate", "explain", "compare", "lower", "run", "show")
+COMMANDS = (
+    "search",
+    "simulate",
+    "explain",
+    "compare",
+    "lower",
+    "run",
+    "show",
+    "profile",
+    "validate",
+)
 command(app, "search", SearchOptions)(search)
 command(app, "simulate", SimulateOptions)(simulate)
 command(app, "explain", ExplainOptions)(explain)
@@ -62,6 +74,8 @@ command(app, "compare", CompareOptions)(compare)
 command(app, "lower", LowerOptions)(lower)
 command(app, "run", RunOptions)(run)
 command(app, "show", ShowOptions)(show)
+command(app, "profile", ProfileOptions)(profile)
+command(app, "validate", ValidateOptions, ValidateCommand)(validate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`autoplan explain PLAN`, or MODEL HARDWARE --pin."""
+"""`autoplan explain PLAN`, or MODEL HARDWARE --pin, or --config FILE [MODEL] HARDWARE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import typer
 
 from autoplan.cli.asking import question
 from autoplan.cli.options import Asking, Machine, Report, Subject
-from autoplan.cli.output import print_json, print_line, print_notes, screen, write_report
+from autoplan.cli.output import (
+    Progress,
+    print_json,
+    print_line,
+    print_notes,
+    screen,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +41,14 @@ class ExplainOptions(Asking):
             help="step_time=1.2s, mfu=45%, tokens_per_s=12000, memory=61GiB",
         ),
     ] = None  # fmt: skip
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE",
+            help="Explain [MODEL] HARDWARE as a launch script of Megatron-LM, a TOML of "
+            "torchtitan, a JSON of DeepSpeed or a training log runs it; search for a better plan",
+        ),
+    ] = None  # fmt: skip
     report: Report = None
 
 
@@ -42,7 +57,13 @@ def explain(given: ExplainOptions) -> None:
     from autoplan.workflow import plan_document, plan_explain
 
     asked = question(given, given.subject, given.hardware)
-    done = plan_explain(asked, given.why_not or "", given.measured)
+    progress = Progress(given.quiet)
+    try:
+        done = plan_explain(
+            asked, given.why_not or "", given.measured, given.config or "", progress.callback
+        )
+    finally:
+        progress.clear()
     target = done.target
     print_notes(target.warnings, "warning", given.quiet)
 
@@ -62,10 +83,21 @@ def explain(given: ExplainOptions) -> None:
 
 
 def _print(console: Console, done: Explanation) -> None:
-    from autoplan.report import Row, headline, print_explanation, print_simulation
+    from autoplan.report import (
+        Row,
+        headline,
+        print_better,
+        print_config,
+        print_explanation,
+        print_simulation,
+    )
 
     priced = done.target.priced
     print_line(console, headline(priced.plan, done.target.assumed))
+    if "config" in done.document:
+        print_config(console, done.document["config"])
     row = Row("", priced.parallel, priced.predicted, priced.verdict)
     print_simulation(console, row, priced.plan.hardware.device.memory)
     print_explanation(console, priced.predicted, done.document)
+    if "better" in done.document:
+        print_better(console, row, done.document["config"], done.document["better"])

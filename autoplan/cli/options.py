@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from autoplan import __version__
 
@@ -132,7 +133,7 @@ Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", he
 
 
 def command(
-    app: typer.Typer, name: str, given: type[Given]
+    app: typer.Typer, name: str, given: type[Given], kind: type[TyperCommand] | None = None
 ) -> Callable[[Callable[[Given], None]], Callable[[Given], None]]:
     """Enter a function of one options type into the app; each field becomes an option.
 
@@ -140,6 +141,7 @@ def command(
         app: the command line.
         name: of the command.
         given: a dataclass whose fields are annotated for typer.
+        kind: what parses its words and prints its help, where that is not the usual.
     """
 
     def enter(run: Callable[[Given], None]) -> Callable[[Given], None]:
@@ -159,7 +161,7 @@ def command(
         entry.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         entry.__annotations__ = dict(hints)
         entry.__doc__ = run.__doc__
-        app.command(name)(entry)
+        app.command(name, cls=kind)(entry)
         return run
 
     return enter

@@ -8,6 +8,7 @@ constant is read from `Hardware` or `Stack`, whose files say where it comes from
     collectives   groups of devices   -> Terms       latency and bandwidth of each level crossed
     memory        counted bytes       -> lines of the memory account that are estimated
     flops         Graph               -> model FLOP of a step, what MFU is counted against
+    uncertainty   how sure a step time is
     pricer        the three together, for whole segments and, cached, for single steps
 
 What is counted exactly (bytes of buffers, order of instructions) belongs to the Program; what may
@@ -29,18 +30,25 @@ To add a collective: its algorithm in `collectives`. To add a constant: a field 
 
 from autoplan.cost.collectives import Geometry, Reach, Terms, collective_terms, transfer_terms
 from autoplan.cost.compute import Processor
-from autoplan.cost.flops import model_flops
-from autoplan.cost.memory import estimated_lines
-from autoplan.cost.pricer import Pricer
+from autoplan.cost.flops import forward_flops, model_flops
+from autoplan.cost.memory import Beside, estimated_lines
+from autoplan.cost.pricer import Measures, Pricer
+from autoplan.cost.uncertainty import half_width, part_spreads, spread_of
 
 __all__ = [
+    "Beside",
     "Geometry",
+    "Measures",
     "Pricer",
     "Processor",
     "Reach",
     "Terms",
     "collective_terms",
     "estimated_lines",
+    "forward_flops",
+    "half_width",
     "model_flops",
+    "part_spreads",
+    "spread_of",
     "transfer_terms",
 ]

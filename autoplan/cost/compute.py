@@ -3,6 +3,11 @@
     busy    = max((flops + ramp) · padding(rows) / (peak[dtype] · efficiency), bytes / bandwidth)
     seconds = (busy + launch) · slowdown,  0 for nothing
 
+A fused attention kernel is work like any other. Plain attention writes its scores to memory and
+computes those behind the mask: its products run one after the other with the traffic between them,
+
+    busy    = plain flops / (peak[dtype] · efficiency) + score_traffic · score bytes / bandwidth
+
 Source: the roofline model (Williams, Waterman & Patterson 2009) with the affine ramp of small
 products: efficiency · flops / (flops + half) reaches half of the efficiency at `half` FLOP.
 Not modelled: waves of tiles over the cores (no effect visible in published training runs).
@@ -20,6 +25,12 @@ from numpy.typing import NDArray
 from autoplan.errors import InputError, Problem
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ops import Work
+from autoplan.ops.attention import (
+    BACKWARD_PASSES,
+    FORWARD_PASSES,
+    FORWARD_PRODUCTS,
+    PLAIN_BACKWARD_PRODUCTS,
+)
 
 FloatArray = NDArray[np.float64]
 Number = TypeVar("Number", float, FloatArray)
@@ -29,6 +40,9 @@ TILE_ROWS = 16
 `mma.m16n8k16`) and of Intel AMX, 16 fp32 lanes of AVX-512."""
 PADDING_ROWS = TILE_ROWS / 2
 """Rows that padding to whole tiles wastes on average: half a tile."""
+ATTENTION = ("attention", "attention_grad")
+TRAFFIC_FACTORS = {"pointwise": "pointwise_factor", "loss": "loss_factor"}
+"""Kind of streaming work -> the stack's constant: its traffic over that of single operators."""
 COPY_PASSES = 2
 """A copy reads and writes each byte."""
 
@@ -79,10 +93,11 @@ class Processor:
         if kind in ("matmul", "optimizer_matmul"):
             rate = self._peak(dtype) * device.gemm_efficiency
             return Rates(rate, device.gemm_half_flops, bandwidth)
-        if kind == "attention":
+        if kind in ATTENTION:
             return Rates(self._peak(dtype) * device.attention_efficiency, 0.0, bandwidth)
-        factor = self.stack.constants["pointwise_factor"] if kind == "pointwise" else 1.0
-        return Rates(inf, 0.0, bandwidth / factor)
+        factor = TRAFFIC_FACTORS.get(kind)
+        traffic = self.stack.constants[factor] if factor else 1.0
+        return Rates(inf, 0.0, bandwidth / traffic)
 
     def _peak(self, dtype: str) -> float:
         peaks = self.hardware.device.peak_flops
@@ -95,8 +110,24 @@ class Processor:
     def work_seconds(self, work: Work, dtype: str) -> float:
         """Seconds of one piece of work; `dtype` of its operands matters where it has FLOP."""
         rates = self.rates(work.kind, dtype)
-        size = (work.flops, work.nbytes, work.rows or inf)
-        return float(self._seconds(size, rates, max))
+        flops, nbytes = self._size(work, dtype)
+        return float(self._seconds((flops, nbytes, work.rows or inf), rates, max))
+
+    def _size(self, work: Work, dtype: str) -> tuple[float, float]:
+        """FLOP and bytes of a piece of work with the stack's kernels.
+
+        Plain attention alternates: while its products run, memory rests, so their time counts as
+        the bytes that could have moved.
+        """
+        traffic = self.stack.constants["score_traffic"]
+        if work.kind not in ATTENTION or not traffic:
+            return work.flops, work.nbytes
+        again = work.kind == "attention_grad" and "recompute_scores" in self.stack.habits
+        plain_flops = work.plain_flops * (1 + again * FORWARD_PRODUCTS / PLAIN_BACKWARD_PRODUCTS)
+        score_bytes = work.score_bytes * (1 + again * FORWARD_PASSES / BACKWARD_PASSES)
+        products = self.rates("matmul", dtype)
+        resting = plain_flops / products.flops * products.nbytes
+        return 0.0, work.nbytes + traffic * score_bytes + resting
 
     def table_seconds(self, works: Sequence[Work], dtypes: Sequence[str]) -> FloatArray:
         """Seconds of a table of works, the same bits as `work_seconds` of each.
@@ -105,7 +136,7 @@ class Processor:
             works, dtypes, result: (n,).
         """
         rows = [
-            (*self.rates(work.kind, dtype), work.flops, work.nbytes, work.rows or inf)
+            (*self.rates(work.kind, dtype), *self._size(work, dtype), work.rows or inf)
             for work, dtype in zip(works, dtypes, strict=True)
         ]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), 6).T

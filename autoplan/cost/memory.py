@@ -1,31 +1,63 @@
 """Which bytes of a device are estimated, not counted?
 
-The Program counts buffers exactly (`ir.timeline.COUNTED_LINES`). Three lines are left: hidden
-temporaries of kernels, what the allocator rounds away, and what the framework takes for itself.
+The Program counts buffers exactly (`ir.timeline.COUNTED_LINES`). Three lines are left: what kernels
+and the stack keep beside those buffers, what the allocator rounds away, and what the framework
+takes for itself.
+
+A Program keeps no more than the backward pass reads. Other software keeps copies in another dtype,
+masks, results that it could make again, whole gradients from the first micro-batch on: its
+constants say how much, as factors on what is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 
 from autoplan.ir.machine import Stack
 
 
-def estimated_lines(counted: Mapping[str, int], workspace: int, stack: Stack) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a stage has beside its counted buffers, in bytes.
+
+    Attributes:
+        workspace: largest temporary of any instruction that runs there.
+        scores: one copy, in the compute dtype, of all attention scores that plain attention would
+            keep for backward.
+        gradients: most that the step ever holds of gradients.
+    """
+
+    workspace: int
+    scores: int = 0
+    gradients: int = 0
+
+
+def estimated_lines(counted: Mapping[str, int], beside: Beside, stack: Stack) -> dict[str, int]:
     """Lines `workspace`, `allocator` and `framework` beside the counted ones.
 
     Args:
         counted: bytes at the peak by counted line.
-        workspace: largest temporary of any instruction that runs there, bytes.
-        stack: its `allocator_fraction` is a share of counted bytes and workspace, both of which
-            come from the allocator; `framework_bytes` does not.
+        beside: what else there is.
+        stack: its `saved_factor` is what it keeps of activations over what backward reads,
+            `logits_kept` copies of counted logits, `scores_kept` copies of scores (none with fused
+            attention). `allocator_fraction` is a share of all that, since it comes from the
+            allocator; `framework_bytes` does not. With the habit `gradient_buffers` gradients lie
+            in buffers that exist throughout the step.
 
     Source: the stack's constants; a caching allocator rounds and fragments in proportion.
     """
+    constants = stack.constants
+    kept = (constants["saved_factor"] - 1) * counted.get("activations", 0)
+    kept += constants["logits_kept"] * counted.get("logits", 0)
+    kept += constants["scores_kept"] * beside.scores
+    if "gradient_buffers" in stack.habits:
+        kept += max(0, beside.gradients - counted.get("gradients", 0))
+    workspace = beside.workspace + ceil(kept)
     allocated = sum(counted.values()) + workspace
     return {
         "workspace": workspace,
-        "allocator": ceil(stack.constants["allocator_fraction"] * allocated),
-        "framework": ceil(stack.constants["framework_bytes"]),
+        "allocator": ceil(constants["allocator_fraction"] * allocated),
+        "framework": ceil(constants["framework_bytes"]),
     }

@@ -7,7 +7,9 @@ the instruction that lowering makes of it cost the same, to the last bit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +27,31 @@ from autoplan.ir.layout import Layout, Mesh
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.program import COLLECTIVES, Instr, Segment
 from autoplan.ops import FAMILIES, Work
+from autoplan.ops.attention import FORWARD_PASSES
 
 Groups = Mapping[str, tuple[tuple[int, ...], ...]]
 """Named groups of a Program; see `ir.program.Program.groups`."""
+
+
+class Measured(NamedTuple):
+    """What of a segment does not depend on prices.
+
+    Attributes:
+        segment: kept, so that its identity stays its own.
+        computing: indices of instructions that compute.
+        works, dtypes: of these.
+        kinds: what the time of every instruction counts as.
+    """
+
+    segment: Segment
+    computing: tuple[int, ...]
+    works: tuple[Work, ...]
+    dtypes: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+Measures = dict[int, Measured]
+"""Identity of a segment -> what it measures: for who prices the same Programs many times."""
 
 
 class Pricer:
@@ -36,19 +60,26 @@ class Pricer:
     Args:
         hardware: the machine.
         stack: the training software.
+        measures: shared with other pricers, or None.
 
     Attributes:
         overlaps: whether collectives run beside computing (not where ranks are host cores).
+        beside: kinds of action that do so.
         compute_contention: factor on computing while a collective runs beside it.
         fixed_step: seconds of every step that belong to no instruction.
+        tensor_latency: seconds of every collective of a parameter or gradient beside its terms.
     """
 
-    def __init__(self, hardware: Hardware, stack: Stack) -> None:
-        self.hardware, self.stack = hardware, stack
+    def __init__(self, hardware: Hardware, stack: Stack, measures: Measures | None = None) -> None:
+        self.hardware, self.stack = _reached(hardware, stack), stack
         self.processor = Processor(hardware, stack)
         self.overlaps = not hardware.host.ranks_share_cores
+        late = {"REDUCE"} if "late_exchange" in stack.habits else set()
+        self.beside = frozenset({"GATHER", "REDUCE"} - late if self.overlaps else ())
         self.compute_contention = stack.constants["overlap_contention"]
         self.fixed_step = stack.constants["fixed_step_s"]
+        self.tensor_latency = stack.constants["tensor_latency_s"]
+        self._measures = {} if measures is None else measures
         self._works: dict[tuple[Work, str], float] = {}
         self._meshes: dict[tuple[str, tuple[int, ...], Mesh], Terms] = {}
         self._named: dict[tuple[str, tuple[tuple[int, ...], ...]], Terms] = {}
@@ -138,6 +169,34 @@ class Pricer:
         """Seconds of host work to issue one layer; see `compute.Processor.layer_floor`."""
         return self.processor.layer_floor(backward)
 
+    def crossed_floor(self, segment: Segment, mesh: Mesh, groups: Groups, backward: bool) -> float:
+        """The same where a layer's collectives wait for those of other streams to be launched.
+
+        Source: fit to published runs of one stack, in which every layer then takes a time in
+        proportion to the ranks of its groups, whatever the model and micro-batch.
+        """
+        seconds = self.stack.constants["crossed_floor_s"]
+        if not seconds:
+            return 0.0
+        return (
+            (1 + backward)
+            * seconds
+            * max(
+                (
+                    self._ranks(instr, mesh, groups)
+                    for instr in segment.code
+                    if instr.op in COLLECTIVES
+                ),
+                default=0,
+            )
+        )
+
+    def _ranks(self, instr: Instr, mesh: Mesh, groups: Groups) -> int:
+        axes = instr.attr("axes")
+        if isinstance(axes, str):
+            return max(map(len, groups[axes]))
+        return prod(mesh.axes[i].size for i in axes)
+
     # --- segments as tables ---------------------------------------------------------------------
 
     def instruction_seconds(self, segment: Segment, mesh: Mesh, groups: Groups) -> FloatArray:
@@ -152,19 +211,21 @@ class Pricer:
             result: (instructions,).
         """
         seconds = np.zeros(len(segment.code))
-        computing, works, dtypes = [], [], []
         for index, instr in enumerate(segment.code):
             if communicates(instr):
                 nbytes = sum(segment.registers[r].nbytes for r in instr.ins)
                 seconds[index] = self._instr_terms(instr, mesh, groups).of(nbytes)
-                continue
-            computing.append(index)
-            works.append(measure(instr, segment))
-            own = segment.registers[instr.ins[0]].dtype if instr.ins else ""
-            dtypes.append(instr.attr("product", own))
-        if computing:
-            seconds[computing] = self.processor.table_seconds(works, dtypes)
+        measured = self._measured(segment)
+        if measured.computing:
+            seconds[list(measured.computing)] = self.processor.table_seconds(
+                measured.works, measured.dtypes
+            )
         return seconds
+
+    def _measured(self, segment: Segment) -> Measured:
+        if id(segment) not in self._measures:
+            self._measures[id(segment)] = _measure_all(segment)
+        return self._measures[id(segment)]
 
     def _instr_terms(self, instr: Instr, mesh: Mesh, groups: Groups) -> Terms:
         axes = instr.attr("axes")
@@ -174,12 +235,37 @@ class Pricer:
 
     def kinds(self, segment: Segment) -> tuple[str, ...]:
         """What the time of every instruction counts as: compute, optimizer or its collective."""
-        return tuple(_kind(instr, segment) for instr in segment.code)
+        return self._measured(segment).kinds
+
+    def segment_scores(self, segment: Segment) -> int:
+        """Bytes of one copy of the scores that the forward attentions of a segment compute."""
+        return ceil(sum(_scores(instr, segment) for instr in segment.code))
 
     def segment_workspace(self, segment: Segment) -> int:
         """Bytes of the largest hidden temporary of any instruction."""
-        works = [measure(i, segment) for i in segment.code if not communicates(i)]
+        works = self._measured(segment).works
         return ceil(max((work.workspace for work in works), default=0.0))
+
+
+def _scores(instr: Instr, segment: Segment) -> float:
+    """Bytes of one copy of the scores that a forward attention computes."""
+    if instr.op not in ("attention", "packed_attention"):
+        return 0.0
+    return measure(instr, segment).score_bytes / FORWARD_PASSES
+
+
+def _reached(hardware: Hardware, stack: Stack) -> Hardware:
+    """The machine with links between nodes as fast as the stack's collectives drive them."""
+    share = stack.constants["network_efficiency"]
+    if share == 1:
+        return hardware
+    levels = tuple(
+        replace(level, efficiency=level.efficiency * share)
+        if span >= hardware.devices_per_node
+        else level
+        for level, span in zip(hardware.levels, hardware.spans, strict=False)
+    )
+    return replace(hardware, levels=levels)
 
 
 def communicates(instr: Instr) -> bool:
@@ -194,11 +280,19 @@ def measure(instr: Instr, segment: Segment) -> Work:
     return FAMILIES[instr.op].measure(instr, ins, outs)
 
 
-def _kind(instr: Instr, segment: Segment) -> str:
-    if instr.op in COLLECTIVES:
-        return instr.op
-    optimizes = instr.op != "slice" and measure(instr, segment).kind.startswith("optimizer")
-    return "optimizer" if optimizes else "compute"
+def _measure_all(segment: Segment) -> Measured:
+    computing, works, dtypes, kinds = [], [], [], []
+    for index, instr in enumerate(segment.code):
+        if communicates(instr):
+            kinds.append(instr.op if instr.op in COLLECTIVES else "compute")
+            continue
+        work = measure(instr, segment)
+        own = segment.registers[instr.ins[0]].dtype if instr.ins else ""
+        computing.append(index)
+        works.append(work)
+        dtypes.append(instr.attr("product", own))
+        kinds.append("optimizer" if work.kind.startswith("optimizer") else "compute")
+    return Measured(segment, tuple(computing), tuple(works), tuple(dtypes), tuple(kinds))
 
 
 def _parts(layout: Layout, sizes: Sequence[int]) -> int:

@@ -15,6 +15,11 @@ whether a number is finite.
     plan            plan.json                      <-> Plan
     program         program.json                   <-> Program
     checkpoint      checkpoint.json                <-> Checkpoint         `read_checkpoint`
+    runs            recorded runs: JSONL, CSV      -> Record              `read_runs`
+      run_format: its keys · run_logs: training logs of Megatron-LM and torchtitan
+    launch_config   other software's configuration -> Launch              `read_launch`
+      launch_megatron, launch_torchtitan, launch_deepspeed: by software
+      launch_shell, shell_words: scripts · launch_settings: what is taken, wrong and left
     text            JSON text: strict reading, canonical writing, digests
 
 Every reader raises one InputError that carries *all* problems it found, each with file, JSON path,
@@ -22,7 +27,9 @@ what stands there, what may stand there, and the nearest spelling. Schemas are p
 field names are the keys of the file (`*File`, `*Document`); checks across fields are plain
 functions beside them. Two rules keep typing errors from passing silently: our own files allow no
 unknown field, and in a Hugging Face config, where unknown keys are normal, a key that nearly spells
-an absent one is a problem.
+an absent one is a problem. In other software's configurations, whose keys nobody can know all of, a
+key is understood, known not to change a step, understood but without a price, or told as not
+understood; none is dropped in silence.
 
 Laws, tested: `parse(dump(noun)) == noun`; `dump` is byte-stable, with sorted keys wherever order
 has no meaning; a mutated file either loads or raises InputError, never anything else.

@@ -52,7 +52,7 @@ def load_hardware(spec: str, overrides: Mapping[str, str] | None = None) -> Hard
     Raises:
         InputError: unknown profile, bad profile, override or size; every problem at once.
     """
-    name, size = _split(spec)
+    name, size = split_spec(spec)
     path = find_file(name, FOLDER, "hardware")
     document = read_profile(path, FOLDER, "hardware")
     problems = Problems(_SET)
@@ -67,7 +67,7 @@ def load_hardware(spec: str, overrides: Mapping[str, str] | None = None) -> Hard
     return hardware
 
 
-def _split(spec: str) -> tuple[str, str]:
+def split_spec(spec: str) -> tuple[str, str]:
     """Profile and size of a spec; the size is "" for the whole profile."""
     name, colon, size = spec.rpartition(":")
     if colon and name:

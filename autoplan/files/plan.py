@@ -55,6 +55,7 @@ class RunFile(Strict):
 
     strategy: str = Field(min_length=1)
     count: int = Field(ge=1, le=100_000)
+    chunk: int = Field(default=0, ge=0, le=1000)
 
 
 class StageFile(Strict):
@@ -204,8 +205,14 @@ def _stage(stage: StagePlan, strategies: Mapping[str, Strategy]) -> dict[str, An
         "layers": layer_count(stage.runs, strategies),
         "devices": format_devices(stage.mesh.devices()),
         "mesh": dump_mesh(stage.mesh),
-        "runs": [{"strategy": run.strategy, "count": run.count} for run in stage.runs],
+        "runs": [_run(run) for run in stage.runs],
     }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    """Without `chunk` where a stage is one."""
+    entry: dict[str, Any] = {"strategy": run.strategy, "count": run.count}
+    return {**entry, "chunk": run.chunk} if run.chunk else entry
 
 
 def _strategy(strategy: Strategy) -> dict[str, Any]:
@@ -295,7 +302,10 @@ def _read_embedded(
 
 def _build_stages(file: PlanDocument) -> tuple[StagePlan, ...]:
     return tuple(
-        StagePlan(build_mesh(s.mesh), tuple(Run(run.strategy, run.count) for run in s.runs))
+        StagePlan(
+            build_mesh(s.mesh),
+            tuple(Run(run.strategy, run.count, chunk=run.chunk) for run in s.runs),
+        )
         for s in file.stages
     )
 

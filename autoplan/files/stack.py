@@ -6,6 +6,8 @@
                "tp": ["divides kv_heads"],
                "pp": ["at most micro_batches if schedule=1f1b"]},    or rules, which all hold
  "habits": ["pad_vocab_128"],             rules that produce decisions: keys of `HABITS`
+ "recorded_as": {"source": "Megatron"},   signs in recorded runs that it was this software
+ "unexplained": 1.1,                      factor within which 80 % of runs lie, constants apart
  "constants": {"pointwise_factor": 1.0}}  every name of `CONSTANTS`, with evidence
 
 A rule is RELATION QUANTITY[/N] [if KEY=VALUE | if KEY>N | unless KEY], of `ir.machine.RELATIONS`
@@ -16,18 +18,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from math import isfinite
 from typing import Any
 
 from pydantic import Field, field_validator
 
 from autoplan.errors import nearest
-from autoplan.files.data import find_file
+from autoplan.files.data import bundled_names, find_file
 from autoplan.files.problems import Problems, Strict, validate
 from autoplan.files.profiles import read_profile
-from autoplan.files.quantities import AmountNumber, Number, Quantity, stated, written
-from autoplan.files.text import digest
-from autoplan.ir.machine import HABITS, QUANTITIES, RELATIONS, Stack, StackRule
+from autoplan.files.quantities import AmountNumber, Number, Quantity, ShareNumber, stated, written
+from autoplan.files.text import digest, read_json
+from autoplan.ir.machine import HABITS, NEUTRAL, QUANTITIES, RELATIONS, Stack, StackRule
 
 FOLDER = "hardware_profiles/stacks"
 
@@ -47,6 +50,11 @@ HOST_RANK = {
 """`host_rank_bytes` of a stack that does not say."""
 
 
+def neutral(name: str) -> dict[str, Any]:
+    """A number that changes nothing, of a stack that does not say."""
+    return {"value": NEUTRAL[name], "evidence": "assumed", "source": "not stated", "spread": 1}
+
+
 class ConstantsFile(Strict):
     """Numbers that `cost` and `simulate` read, in base units.
 
@@ -58,12 +66,58 @@ class ConstantsFile(Strict):
         description="bytes moved by pointwise operators over the bytes of their operands and "
         "results; 1 where every operator reads and writes once, less where chains are fused"
     )
+    loss_factor: Number = Field(
+        default=neutral("loss_factor"),
+        validate_default=True,
+        description="bytes moved over logits for the loss over those of reading and writing them "
+        "once in the compute dtype; more where they are widened to fp32",
+    )
+    score_traffic: AmountNumber = Field(
+        default=neutral("score_traffic"),
+        validate_default=True,
+        description="0: fused attention, whose scores stay on the chip; else bytes of scores moved "
+        "over those that plain operators move (softmax in one pass), mask and dropout included",
+    )
     host_layer_forward_s: AmountNumber = Field(
         description="seconds of host work to issue one layer forward, a floor under the device's "
         "time; backward twice that"
     )
+    crossed_floor_s: AmountNumber = Field(
+        default=neutral("crossed_floor_s"),
+        validate_default=True,
+        description="seconds a layer and rank of its groups, a floor where one layer's collectives, "
+        "transfers between stages and exchanges of gradients wait for one another's launch",
+    )
     fixed_step_s: AmountNumber = Field(
         description="seconds of every step that belong to no operator (loader, logging, sync)"
+    )
+    network_efficiency: ShareNumber = Field(
+        default=neutral("network_efficiency"),
+        validate_default=True,
+        description="share of the rate between nodes, of what the machine allows, that the stack's "
+        "collectives reach",
+    )
+    tensor_latency_s: AmountNumber = Field(
+        default=neutral("tensor_latency_s"),
+        validate_default=True,
+        description="seconds that a collective of one parameter takes beside the links' latency, "
+        "where the stack communicates tensor by tensor instead of in buckets",
+    )
+    saved_factor: Number = Field(
+        default=neutral("saved_factor"),
+        validate_default=True,
+        description="bytes kept of activations from forward to backward over those that backward "
+        "reads once in the compute dtype",
+    )
+    logits_kept: AmountNumber = Field(
+        default=neutral("logits_kept"),
+        validate_default=True,
+        description="further copies of the logits at the peak, in their own bytes",
+    )
+    scores_kept: AmountNumber = Field(
+        default=neutral("scores_kept"),
+        validate_default=True,
+        description="copies of the attention scores kept for backward; 0 with fused attention",
     )
     framework_bytes: AmountNumber = Field(
         description="bytes of device memory taken by context, libraries and communicator buffers"
@@ -101,6 +155,31 @@ CONSTANTS: Mapping[str, str] = {
 """Every constant of a stack -> what it means and its unit."""
 
 
+UNEXPLAINED = {
+    "value": 1.25,
+    "evidence": "assumed",
+    "source": "a stack without published runs: twice what is left on stacks that were fitted",
+}
+"""`unexplained` of a stack that does not say."""
+
+
+class SignsFile(Strict):
+    """Regular expressions that all match, case ignored, what a run of this stack is recorded as."""
+
+    source: str | None = None
+    notes: str | None = None
+    recompute: str | None = None
+
+    @field_validator("source", "notes", "recompute")
+    @classmethod
+    def _pattern(cls, text: str | None) -> str | None:
+        try:
+            re.compile(text or "")
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"a regular expression ({error})") from None
+        return text
+
+
 class StackFile(Strict):
     """A whole stack profile, `extends` resolved."""
 
@@ -108,6 +187,8 @@ class StackFile(Strict):
     defaults: dict[str, Any] = {}
     restricts: dict[str, list[Any]] = {}
     habits: list[str] = []
+    recorded_as: SignsFile = SignsFile()
+    unexplained: Number = Field(default=UNEXPLAINED, validate_default=True)
     constants: ConstantsFile
 
 
@@ -123,6 +204,30 @@ def load_stack(spec: str, pins: Collection[str] | None = None) -> Stack:
     """
     path = find_file(spec, FOLDER, "stack")
     return parse_stack(read_profile(path, FOLDER, "stack"), str(path), pins=pins)
+
+
+@cache
+def recorded_stacks() -> Mapping[str, Mapping[str, str]]:
+    """Bundled stack -> its signs in recorded runs: part of a record -> regular expression.
+
+    Signs are a stack's own: those of the profile that it extends do not count.
+    """
+    table = {}
+    for name in bundled_names(FOLDER):
+        document = read_json(find_file(name, FOLDER, "stack"))
+        signs = document.get("recorded_as", {}) if isinstance(document, dict) else {}
+        if signs:
+            table[name] = {where: str(text) for where, text in signs.items()}
+    return table
+
+
+@cache
+def constant_origins(name: str) -> Mapping[str, str]:
+    """Constant of a bundled stack -> the bundled stack that states it, itself or an ancestor."""
+    document = read_json(find_file(name, FOLDER, "stack"))
+    parent = document.get("extends")
+    origins = dict(constant_origins(parent)) if parent else {}
+    return {**origins, **dict.fromkeys(document.get("constants", {}), name)}
 
 
 def parse_stack(
@@ -145,6 +250,7 @@ def parse_stack(
         habits=tuple(file.habits),
         constants={name: float(number.value) for name, number in numbers.items()},
         evidence={name: origin for name, origin in origins.items() if origin is not None},
+        unexplained=float(file.unexplained.value),
     )
 
 
@@ -226,6 +332,7 @@ def dump_stack(stack: Stack) -> dict[str, Any]:
         "defaults": dict(sorted(stack.defaults.items())),
         "restricts": {name: _restriction(stack, name) for name in sorted(names)},
         "habits": list(stack.habits),
+        "unexplained": {"value": stack.unexplained, "evidence": "fitted"},
         "constants": constants,
     }
 

@@ -30,7 +30,7 @@ def read_json(path: str | Path, finite: bool = True) -> Any:
             every number that is not finite.
     """
     source = str(path)
-    return parse_json(_read_text(Path(path)), source, finite)
+    return parse_json(read_text(path), source, finite)
 
 
 def parse_json(text: str, source: str, finite: bool = True) -> Any:
@@ -58,17 +58,27 @@ def parse_json(text: str, source: str, finite: bool = True) -> Any:
     return document
 
 
-def _read_text(path: Path) -> str:
-    if path.is_dir():
-        raise InputError(Problem(str(path), "", "a folder", "a JSON file"))
+def read_text(path: str | Path, allowed: str = "a JSON file") -> str:
+    """The text of a file.
+
+    Args:
+        path: the file.
+        allowed: what it should be, for the message.
+
+    Raises:
+        InputError: no file, or not text.
+    """
+    source, file = str(path), Path(path)
     try:
-        return path.read_text(encoding="utf-8")
+        if file.is_dir():
+            raise InputError(Problem(source, "", "a folder", allowed))
+        return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(Problem(str(path), "", "no such file", "a JSON file")) from None
+        raise InputError(Problem(source, "", "no such file", allowed)) from None
     except UnicodeDecodeError:
-        raise InputError(Problem(str(path), "", "bytes that are not text", "JSON")) from None
+        raise InputError(Problem(source, "", "bytes that are not text", allowed)) from None
     except (OSError, ValueError) as error:
-        raise InputError(Problem(str(path), "", str(error), "a file that can be read")) from None
+        raise InputError(Problem(source, "", str(error), "a file that can be read")) from None
 
 
 def _not_finite(value: Any, path: str) -> Iterator[tuple[str, float]]:

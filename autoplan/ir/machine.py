@@ -192,11 +192,24 @@ QUANTITIES = (
 
 
 HABITS: Mapping[str, str] = {
+    "gradient_buffers": "gradients lie in buffers that exist throughout the step",
+    "late_exchange": "gradients are exchanged after backward, not beside it",
+    "balance_by_parameters": "a stage ends with the block that makes it exceed its share of weights",
+    "gathered_logits": "the loss is computed on whole logits, not on a rank's part of the vocabulary",
+    "recompute_scores": "plain attention computes its scores again in the backward pass",
     "remainder_last": "layers left over by an even split go to the last stages, not the first",
+    "selective_alternate": "selective recompute is that of every second layer of a stage",
     "pad_vocab_64": "the vocabulary is padded to a multiple of 64 x tp",
     "pad_vocab_128": "the vocabulary is padded to a multiple of 128 x tp",
 }
 """Habit -> what it decides."""
+
+
+NEUTRAL: Mapping[str, float] = {
+    "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0, "network_efficiency": 1.0,
+    "tensor_latency_s": 0.0, "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0,
+}  # fmt: skip
+"""Constants that change nothing, of a stack that does not state them."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +222,10 @@ class Stack:
         restricts: pin key -> values that the stack can express.
         rules: what else a pin must obey.
         habits: rules that produce decisions; see `HABITS`.
-        constants: numbers by name (bytes, factors, seconds); see `hardware_profiles/stacks/`.
+        constants: numbers by name (bytes, factors, seconds), completed by `NEUTRAL`; see
+            `hardware_profiles/stacks/`.
         evidence: constant -> where it comes from.
+        unexplained: factor within which 80 % of runs lie when all constants are right.
     """
 
     name: str
@@ -220,3 +235,7 @@ class Stack:
     habits: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    unexplained: float = 1.2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "constants", {**NEUTRAL, **self.constants})

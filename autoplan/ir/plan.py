@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autoplan.ir.layout import Layout, Mesh
 from autoplan.ir.machine import Hardware, Stack
@@ -71,22 +72,29 @@ class Run:
     """`count` consecutive instances of one block with one strategy (a key of `Plan.strategies`).
 
     With `recompute` only the block's input is kept and the rest is computed again in backward.
+    `chunk` counts the parts of the model that one stage holds, each a virtual stage.
     """
 
     strategy: str
     count: int
     recompute: bool = False
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """A pipeline stage: consecutive runs of blocks on one mesh."""
+    """A pipeline stage: a mesh and what lies on it.
+
+    Attributes:
+        mesh: its devices.
+        runs: in the order of the model; those of one chunk are consecutive in it.
+    """
 
     mesh: Mesh
     runs: tuple[Run, ...]
 
 
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Schedule families that a plan may name."""
 
 
@@ -140,3 +148,20 @@ class Plan:
     def batch(self) -> int:
         """Sequences of one micro-batch over the whole stage."""
         return self.workload.global_batch_size // self.schedule.micro_batches
+
+    @cached_property
+    def chunks(self) -> int:
+        """Parts of the model that a stage holds; 1 where a stage is one piece of it."""
+        return 1 + max((run.chunk for stage in self.stages for run in stage.runs), default=0)
+
+    @cached_property
+    def virtual_stages(self) -> tuple[tuple[int, tuple[Run, ...]], ...]:
+        """(stage, its runs of one chunk) in the order of the model.
+
+        A micro-batch passes chunk 0 of every stage, then chunk 1 of every stage, and so on.
+        """
+        return tuple(
+            (index, tuple(run for run in stage.runs if run.chunk == chunk))
+            for chunk in range(self.chunks)
+            for index, stage in enumerate(self.stages)
+        )

@@ -1,9 +1,10 @@
 """A Program: the one deterministic lowering of a Plan, which simulator and runtime both execute.
 
-A Program has one `StageProgram` per stage; all ranks of a stage execute the same one. Its
-*segments* are functions over registers: every instruction defines new values (an in-place or view
-result names the register whose buffer it takes in `alias`). Its *actions* call segments with slots
-bound to the formals, and send, receive, wait and free.
+A Program has one `StageProgram` per stage, with all chunks of the model that the stage holds; all
+ranks of a stage execute the same one. Its *segments* are functions over registers: every
+instruction defines new values (an in-place or view result names the register whose buffer it takes
+in `alias`). Its *actions* call segments with slots bound to the formals, and send, receive, wait
+and free.
 
 A slot is (name, instance, micro-batch), with -1 where an index does not apply. Memory is counted
 in issue order: after each instruction, the bytes of the distinct buffers that any live slot or

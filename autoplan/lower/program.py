@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 
 from autoplan.errors import InputError, Problem, Refusal
 from autoplan.ir.graph import Graph
@@ -42,8 +43,8 @@ def lower(graph: Graph, plan: Plan) -> Program:
     }
     store = SegmentStore()
     stages = []
-    for index, instances in enumerate(stage_instances(plan)):
-        members = _members(graph, plan, index, instances, contexts)
+    for index, chunks in enumerate(_chunk_instances(plan)):
+        members = _members(graph, chunks, contexts)
         stages.append(StageLowering(plan, graph, index, members, store).lower())
     return Program(
         tuple(stages), plan.schedule.micro_batches, plan.batch, plan.workload.seq_len,
@@ -53,14 +54,30 @@ def lower(graph: Graph, plan: Plan) -> Program:
 
 def stage_instances(plan: Plan) -> list[Runs]:
     """Per stage its instances: (index into the graph's instances, strategy key, recompute)."""
-    table, index = [], 0
-    for stage in plan.stages:
+    return [list(chain(*chunks)) for chunks in _chunk_instances(plan)]
+
+
+def _chunk_instances(plan: Plan) -> list[list[Runs]]:
+    """The instances of every chunk of every stage."""
+    table: list[list[Runs]] = [[] for _ in plan.stages]
+    index = 0
+    for stage, runs in plan.virtual_stages:
         rows = []
-        for run in stage.runs:
+        for run in runs:
             rows += [(index + i, run.strategy, run.recompute) for i in range(run.count)]
             index += run.count
-        table.append(rows)
+        table[stage].append(rows)
     return table
+
+
+def _in_order(plan: Plan) -> list[tuple[int, str]]:
+    """(stage, strategy key) of every instance of the model."""
+    return [
+        (stage, run.strategy)
+        for stage, runs in plan.virtual_stages
+        for run in runs
+        for _ in range(run.count)
+    ]
 
 
 def _structure_problems(graph: Graph, plan: Plan) -> list[Problem]:
@@ -71,9 +88,12 @@ def _structure_problems(graph: Graph, plan: Plan) -> list[Problem]:
         allowed = f"{len(graph.instances)} (embedding, layers and head of {graph.name})"
         problems.append(Problem("plan", "$.stages", f"{total} blocks", allowed))
         return problems
-    for number, (stage, rows) in enumerate(zip(plan.stages, stage_instances(plan), strict=True)):
-        if not rows:
-            problems.append(Problem("plan", f"$.stages[{number}]", "no block", "one at least"))
+    for number, (stage, chunks) in enumerate(zip(plan.stages, _chunk_instances(plan), strict=True)):
+        empty = [chunk for chunk, rows in enumerate(chunks) if not rows]
+        if empty:
+            found = f"no block in chunk {empty[0]}" if plan.chunks > 1 else "no block"
+            problems.append(Problem("plan", f"$.stages[{number}]", found, "one at least"))
+        rows = list(chain(*chunks))
         for index, key, _ in rows:
             strategy, expected = plan.strategies[key], graph.instances[index].block
             if strategy.block != expected:
@@ -86,7 +106,21 @@ def _structure_problems(graph: Graph, plan: Plan) -> list[Problem]:
     if batch % micro:
         allowed = f"a divisor of global_batch_size {batch}"
         problems.append(Problem("plan", "$.schedule.micro_batches", str(micro), allowed))
-    return list(dict.fromkeys(problems))
+    return list(dict.fromkeys([*problems, *_chunk_problems(plan)]))
+
+
+def _chunk_problems(plan: Plan) -> Iterator[Problem]:
+    """Does the schedule take the stages' chunks?"""
+    family, micro, stages = plan.schedule.family, plan.schedule.micro_batches, len(plan.stages)
+    found = f"{plan.chunks} chunks on a stage"
+    if (family == "interleaved") != (plan.chunks > 1):
+        allowed = "several chunks" if family == "interleaved" else "one chunk, or interleaved"
+        yield Problem("plan", "$.schedule.family", f"{family}, with {found}", allowed)
+    if plan.chunks > 1 and stages == 1:
+        yield Problem("plan", "$.stages", f"one stage, with {found}", "several stages")
+    if plan.chunks > 1 and micro % stages:
+        allowed = f"a multiple of the {stages} stages, with {found}"
+        yield Problem("plan", "$.schedule.micro_batches", str(micro), allowed)
 
 
 def _strategy_problems(graph: Graph, plan: Plan, rows: Runs, axes: int) -> list[Problem]:
@@ -141,14 +175,13 @@ def _derive_layouts(graph: Graph, plan: Plan) -> tuple[dict[str, BlockLayouts], 
 
 
 def _boundary_problems(graph: Graph, plan: Plan, layouts: dict[str, BlockLayouts]) -> list[Problem]:
-    """Neighbouring blocks must agree on what they hand over; between stages nothing is partial."""
+    """Neighbouring blocks must agree on what they hand over; between stages nothing is partial.
+
+    A stage with several chunks receives in one layout, whichever chunk it is for.
+    """
     problems = []
-    rows = [
-        (stage, index, key)
-        for stage, instances in enumerate(stage_instances(plan))
-        for index, key, _ in instances
-    ]
-    for (stage, _, key), (next_stage, _, next_key) in zip(rows, rows[1:], strict=False):
+    received: dict[int, Home] = {}
+    for (stage, key), (next_stage, next_key) in pairwise(_in_order(plan)):
         out, into = layouts[key], layouts[next_key]
         left, right = _home(out, out.block.output), _home(into, into.block.input)
         where = f"$.strategies.{next_key}.homes.{into.block.input}"
@@ -161,6 +194,11 @@ def _boundary_problems(graph: Graph, plan: Plan, layouts: dict[str, BlockLayouts
                 )
             )
         if stage != next_stage:
+            for receiver, home in ((stage, left), (next_stage, right)):
+                expected = received.setdefault(receiver, home)
+                if home != expected and plan.chunks > 1:
+                    allowed = f"{_home_text(expected)}, as elsewhere on stage {receiver}"
+                    problems.append(Problem("plan", where, _home_text(home), allowed))
             if any(p.kind == "P" for p in left.gradient):
                 problems.append(
                     Problem("plan", where, _home_text(left), "a gradient that is not partial")
@@ -186,7 +224,7 @@ def _home_text(home: Home) -> str:
 def _tied_problems(graph: Graph, plan: Plan) -> list[Problem]:
     """All uses of a tied parameter store it alike."""
     problems = []
-    keys = [key for rows in stage_instances(plan) for _, key, _ in rows]
+    keys = [key for _, key in _in_order(plan)]
     for name, users in graph.tied.items():
         stored = {}
         for index in users:
@@ -214,9 +252,10 @@ def _context(
 
 
 def _members(
-    graph: Graph, plan: Plan, stage: int, rows: Runs, contexts: dict[str, BlockContext]
-) -> Sequence[Member]:
-    """The stage's instances, and which of them owns, shares, counts and opens each gradient."""
+    graph: Graph, chunks: Sequence[Runs], contexts: dict[str, BlockContext]
+) -> list[Sequence[Member]]:
+    """A stage's instances by chunk, and which owns, shares, counts and opens each gradient."""
+    rows = list(chain(*chunks))
     own = {index for index, _, _ in rows}
     first_user: dict[str, int] = {}
     last_user: dict[str, int] = {}
@@ -225,8 +264,8 @@ def _members(
             full = graph.instances[index].prefix + name
             first_user.setdefault(full, index)
             last_user[full] = index
-    members = []
-    for index, key, recompute in rows:
+
+    def member(index: int, key: str, recompute: bool) -> Member:
         block = contexts[key].block
         prefix = graph.instances[index].prefix
         owned = tuple(n for n in block.trainable if first_user[prefix + n] == index)
@@ -234,8 +273,9 @@ def _members(
         shared = tuple(n for n in owned if not own.issuperset(users.get(prefix + n, ())))
         counted = all(users[prefix + n][0] in own for n in shared)
         opens = frozenset(n for n in block.trainable if last_user[prefix + n] == index)
-        members.append(Member(index, key, contexts[key], recompute, owned, shared, counted, opens))
-    return members
+        return Member(index, key, contexts[key], recompute, owned, shared, counted, opens)
+
+    return [[member(*row) for row in chunk] for chunk in chunks]
 
 
 def _groups(graph: Graph, plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
@@ -244,9 +284,7 @@ def _groups(graph: Graph, plan: Plan) -> dict[str, tuple[tuple[int, ...], ...]]:
     groups: dict[str, tuple[tuple[int, ...], ...]] = {
         "world": (tuple(sorted(d for stage in devices for d in stage)),)
     }
-    stage_of = {
-        index: stage for stage, rows in enumerate(stage_instances(plan)) for index, _, _ in rows
-    }
+    stage_of = [stage for stage, _ in _in_order(plan)]
     for name, users in graph.tied.items():
         stages = sorted({stage_of[index] for index in users})
         if len(stages) > 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 from autoplan.ir.graph import GRADIENT, Graph
 from autoplan.ir.layout import Layout
@@ -28,13 +29,12 @@ class StageSlots:
     Args:
         plan: the Plan.
         graph: training step.
-        stage: index of the stage.
-        members: its instances, in order.
+        chunks: its instances, in order, by chunk.
     """
 
-    def __init__(self, plan: Plan, graph: Graph, stage: int, members: Sequence[Member]) -> None:
-        self.workload, self.graph, self.members = plan.workload, graph, tuple(members)
-        self.stage, self.stages = stage, len(plan.stages)
+    def __init__(self, plan: Plan, graph: Graph, chunks: Sequence[Sequence[Member]]) -> None:
+        self.workload, self.graph, self.chunks = plan.workload, graph, chunks
+        self.members = tuple(chain(*chunks))
 
     def resident(self) -> tuple[SlotSpec, ...]:
         """What is there before the first step: parameters, their state, feeds of the whole step."""
@@ -43,11 +43,6 @@ class StageSlots:
             for spec in (*self._parameter_specs(member), *self._run_feeds(member)):
                 specs.setdefault(spec.slot, spec)
         return (*specs.values(), *self._loss_scale())
-
-    @cached_property
-    def feed_names(self) -> tuple[str, ...]:
-        """Names of `feeds`."""
-        return tuple(self.feeds)
 
     @cached_property
     def feeds(self) -> Mapping[str, SlotSpec]:
@@ -60,19 +55,32 @@ class StageSlots:
                     table[slot] = self._spec(member, name, layout, (slot, -1), ("feed", name))
         return table
 
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Slot of a feed -> the chunks that read it, in order."""
+        table: dict[str, dict[int, None]] = {slot: {} for slot in self.feeds}
+        for number, chunk in enumerate(self.chunks):
+            for member in chunk:
+                for name, layout in member.context.layouts.feeds:
+                    if name not in RUN_FEEDS:
+                        table[feed_slot(name, layout)][number] = None
+        return {slot: tuple(chunks) for slot, chunks in table.items()}
+
     def channels(self) -> Mapping[str, SlotSpec]:
         """What arrives from the neighbours: activations from before, gradients from after."""
         table = {}
-        first, last = self.members[0], self.members[-1]
-        if self.stage > 0:
-            home = first.context.layouts.home(first.block.input)
-            assert home is not None
-            table["x"] = self._spec(first, first.block.input, home.value, ("x", -1), ("channel",))
-        if self.stage + 1 < self.stages and last.block.backward:
-            home = last.context.layouts.home(last.block.output)
-            assert home is not None
-            name = GRADIENT + last.block.output
-            table["d.x"] = self._spec(last, name, home.gradient, ("d.x", -1), ("channel",))
+        for chunk in self.chunks:
+            first, last = chunk[0], chunk[-1]
+            if first.index > 0:
+                home = first.context.layouts.home(first.block.input)
+                assert home is not None
+                name = first.block.input
+                table["x"] = self._spec(first, name, home.value, ("x", -1), ("channel",))
+            if last.index + 1 < len(self.graph.instances) and last.block.backward:
+                home = last.context.layouts.home(last.block.output)
+                assert home is not None
+                name = GRADIENT + last.block.output
+                table["d.x"] = self._spec(last, name, home.gradient, ("d.x", -1), ("channel",))
         return table
 
     def gradients(self) -> Mapping[str, SlotSpec]:

@@ -4,13 +4,16 @@ A segment exists once per distinct strategy, direction and first/later micro-bat
 actions follows the schedule family; communication, gathers, reductions and frees are placed around
 it by fixed rules: a gather is issued `Orders.prefetch` blocks ahead, a gathered parameter is
 dropped after its block, gradients are brought to their optimizer layout right after an instance's
-last backward, a sent tensor is held until the next send on its channel.
+last backward, a sent tensor is held until the next send of its slot. With several chunks the last
+stage sends on to the first; each pass is over one chunk, and what chunks share is fed for the first
+of them and dropped after the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
+from itertools import chain
 
 from autoplan.ir.graph import Graph
 from autoplan.ir.plan import Plan, StagePlan
@@ -27,7 +30,7 @@ from autoplan.lower.step import (
     reduce_segment,
 )
 from autoplan.lower.update import step_segment
-from autoplan.pipeline import SCHEDULES
+from autoplan.pipeline import SCHEDULES, Pipeline, Work
 
 
 class StageLowering:
@@ -37,23 +40,21 @@ class StageLowering:
         plan: the Plan.
         graph: training step.
         stage: index of the stage.
-        members: its instances, in order.
+        chunks: its instances, in order, by chunk.
         store: segments shared with other stages.
     """
 
     def __init__(
-        self, plan: Plan, graph: Graph, stage: int, members: Sequence[Member], store: SegmentStore
-    ) -> None:
-        self.plan, self.graph, self.stage, self.members = plan, graph, stage, tuple(members)
-        self.store, self.slots = store, StageSlots(plan, graph, stage, members)
+        self, plan: Plan, graph: Graph, stage: int, chunks: Sequence[Sequence[Member]],
+        store: SegmentStore,
+    ) -> None:  # fmt: skip
+        self.plan, self.graph, self.stage, self.chunks = plan, graph, stage, chunks
+        self.members = tuple(chain(*chunks))
+        self.store, self.slots = store, StageSlots(plan, graph, chunks)
         self.segments: dict[str, Segment] = {}
         self.actions: list[Action] = []
         self._held: dict[str, Action] = {}
         self._keys: dict[tuple[object, ...], str] = {}
-
-    @cached_property
-    def _with_backward(self) -> tuple[Member, ...]:
-        return tuple(member for member in self.members if member.block.backward)
 
     @property
     def stage_plan(self) -> StagePlan:
@@ -96,15 +97,13 @@ class StageLowering:
 
     def lower(self) -> StageProgram:
         """The stage's Program."""
-        micro_batches = self.plan.schedule.micro_batches
-        order = SCHEDULES[self.plan.schedule.family](
-            self.stage, len(self.plan.stages), micro_batches
-        )
-        for kind, micro_batch in order:
-            if kind == "F":
-                self._forward_pass(micro_batch)
+        schedule = self.plan.schedule
+        pipeline = Pipeline(len(self.plan.stages), schedule.micro_batches, len(self.chunks))
+        for work in SCHEDULES[schedule.family](pipeline, self.stage):
+            if work.kind == "F":
+                self._forward_pass(work)
             else:
-                self._backward_pass(micro_batch)
+                self._backward_pass(work)
         for channel in list(self._held):
             self._release(channel)
         self._finish()
@@ -119,57 +118,73 @@ class StageLowering:
             self.slots.gradients(),
         )
 
-    def _forward_pass(self, micro_batch: int) -> None:
-        members = self.members
-        feeds = self.slots.feed_names
-        if feeds:
-            self.actions.append(Action("FEED", "", -1, micro_batch, -1, feeds))
-        if self.stage > 0:
-            first = members[0].index
-            self.actions.append(Action("RECV", "", first, micro_batch, self.stage - 1, ("x",)))
+    def _forward_pass(self, work: Work) -> None:
+        members, micro_batch = self.chunks[work.chunk], work.micro_batch
+        first, after = members[0].index, members[-1].index + 1
+        self._feed(work)
+        if first > 0:
+            self.actions.append(Action("RECV", "", first, micro_batch, self._neighbour(-1), ("x",)))
         for position, member in enumerate(members):
-            self._gather_ahead(position, +1)
+            self._gather_ahead(members, position)
             key = self._forward(member, micro_batch == 0)
             self.actions.append(Action("F", key, member.index, micro_batch))
             self._drop_gathered(member)
-        if self.stage + 1 < len(self.plan.stages):
-            self._send("x", members[-1].index + 1, micro_batch, self.stage + 1)
-        if feeds and not any(member.block.backward for member in members):
-            self.actions.append(Action("FREE", "", -1, micro_batch, -1, feeds))
+        if after < len(self.graph.instances):
+            self._send("x", after, micro_batch, self._neighbour(+1))
+        self._drop_feeds(work)
 
-    def _backward_pass(self, micro_batch: int) -> None:
-        members = self._with_backward
+    def _backward_pass(self, work: Work) -> None:
+        members = _backward_order(self.chunks[work.chunk])
         if not members:
             return
-        if self.stage + 1 < len(self.plan.stages):
-            last = self.members[-1].index + 1
-            self.actions.append(Action("RECV", "", last, micro_batch, self.stage + 1, ("d.x",)))
+        micro_batch = work.micro_batch
+        first, after = members[-1], members[0].index + 1
+        if after < len(self.graph.instances):
+            peer = self._neighbour(+1)
+            self.actions.append(Action("RECV", "", after, micro_batch, peer, ("d.x",)))
         last_micro_batch = micro_batch == self.plan.schedule.micro_batches - 1
-        for member in reversed(members):
-            self._gather_ahead(self.members.index(member), -1)
+        for position, member in enumerate(members):
+            self._gather_ahead(members, position)
             key = self._backward(member, micro_batch == 0)
             self.actions.append(Action("B", key, member.index, micro_batch))
             self._drop_gathered(member)
             self._reduce(member, micro_batch)
             if last_micro_batch and member.finals:
                 self._finalise(member, member.finals, "")
-        if members[0].block.passes_gradient and self.stage > 0:
-            self._send("d.x", members[0].index, micro_batch, self.stage - 1)
-        feeds = self.slots.feed_names
-        if feeds:
-            self.actions.append(Action("FREE", "", -1, micro_batch, -1, feeds))
+        if first.block.passes_gradient and first.index > 0:
+            self._send("d.x", first.index, micro_batch, self._neighbour(-1))
+        self._drop_feeds(work)
 
-    def _gather_ahead(self, position: int, direction: int) -> None:
+    def _neighbour(self, step: int) -> int:
+        """The stage before (-1) or after (+1); with several chunks the last comes round."""
+        return (self.stage + step) % len(self.plan.stages)
+
+    def _feed(self, work: Work) -> None:
+        """Feed what this chunk is the first to read."""
+        names = tuple(n for n, chunks in self.slots.readers.items() if chunks[0] == work.chunk)
+        if names:
+            self.actions.append(Action("FEED", "", -1, work.micro_batch, -1, names))
+
+    def _drop_feeds(self, work: Work) -> None:
+        """Free what nothing reads after this pass."""
+        names = tuple(
+            name for name, chunks in self.slots.readers.items()
+            if self._last_pass(chunks) == (work.kind, work.chunk)
+        )  # fmt: skip
+        if names:
+            self.actions.append(Action("FREE", "", -1, work.micro_batch, -1, names))
+
+    def _last_pass(self, chunks: Sequence[int]) -> tuple[str, int]:
+        """The last of a micro-batch's passes over some chunks."""
+        turned = [chunk for chunk in chunks if _backward_order(self.chunks[chunk])]
+        return ("B", turned[0]) if turned else ("F", chunks[-1])
+
+    def _gather_ahead(self, running: Sequence[Member], position: int) -> None:
         """Issue the gathers due before the member at `position` runs (its own, if it is first)."""
-        running = self.members if direction > 0 else self._with_backward
-        here = running.index(self.members[position])
         ahead = self.plan.orders.prefetch
-        at_start = here == (0 if direction > 0 else len(running) - 1)
-        due = range(ahead + 1) if at_start else (ahead,)
-        for distance in due:
-            target = here + direction * distance
-            if 0 <= target < len(running):
-                self._gather(running[target])
+        begin = position + ahead if position else 0
+        for member in running[begin : position + ahead + 1]:
+            self._gather(member)
 
     def _gather(self, member: Member) -> None:
         if member.gathers:
@@ -202,7 +217,7 @@ class StageLowering:
         self.actions.append(Action("REDUCE", key, member.index))
 
     def _send(self, slot: str, instance: int, micro_batch: int, peer: int) -> None:
-        """Send a slot; it is held until the next send on its channel."""
+        """Send a slot; it is held until the next send of that name."""
         self._release(slot)
         action = Action("SEND", "", instance, micro_batch, peer, (slot,))
         self.actions.append(action)
@@ -252,3 +267,8 @@ class StageLowering:
     def _step(self, member: Member, key: str) -> Segment:
         optimizer = self.plan.workload.optimizer
         return step_segment(key, member.context, member.gradients, optimizer)
+
+
+def _backward_order(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Those with a backward, in the order in which it passes them."""
+    return tuple(member for member in reversed(members) if member.block.backward)

@@ -38,19 +38,32 @@ class _Kernel:
 
     Attributes:
         products: matrix products.
+        plain: those without recomputed scores.
+        passes: how often plain operators write or read a tensor of scores.
         fused: temporaries of the fused kernel, in copies of the queries in fp32 at least.
         scores: those of the plain products that a dropout needs, in copies of the scores b g r s t.
         widened: beside the scores where the data have 16 bits, in copies of the queries in fp32.
     """
 
     products: int
+    plain: int
+    passes: int
     fused: float
     scores: float
     widened: float
 
 
-FORWARD = _Kernel(FORWARD_PRODUCTS, fused=0.25, scores=2.25, widened=1.5)
-BACKWARD = _Kernel(BACKWARD_PRODUCTS, fused=1.0, scores=4.15, widened=7.5)
+FORWARD_PASSES, BACKWARD_PASSES = 4, 7
+"""How often plain operators write or read the scores. Forward: written; the softmax reads and
+writes; P·V reads. Backward: the gradient of probabilities is written; the softmax reads it and the
+probabilities and writes; dV reads probabilities, dQ and dK the gradient of scores."""
+PLAIN_BACKWARD_PRODUCTS = 4
+FORWARD = _Kernel(
+    FORWARD_PRODUCTS, FORWARD_PRODUCTS, FORWARD_PASSES, fused=0.25, scores=2.25, widened=1.5
+)
+BACKWARD = _Kernel(
+    BACKWARD_PRODUCTS, PLAIN_BACKWARD_PRODUCTS, BACKWARD_PASSES, fused=1.0, scores=4.15, widened=7.5
+)
 """Temporaries measured, see `Work.workspace`; fused CPU kernels keep blocks that grow less than
 their operands. Source of `fused` backward: flash-attention, `mha_bwd` sums dQ in fp32."""
 
@@ -114,8 +127,15 @@ def _attention_work(
 ) -> Work:
     """FLOP = 2 · products · b s g r d · t · visible share of the rank that others wait for."""
     share = visible_share(instr, q.shape[1], keys.shape[1])
-    flops = 2.0 * kernel.products * prod(q.shape) * keys.shape[1] * share
-    return Work("attention", flops, moved, _workspace(instr, q, keys, kernel))
+    whole = 2.0 * prod(q.shape) * keys.shape[1]
+    return Work(
+        "attention_grad" if kernel is BACKWARD else "attention",
+        kernel.products * whole * share,
+        moved,
+        _workspace(instr, q, keys, kernel),
+        plain_flops=kernel.plain * whole,
+        score_bytes=kernel.passes * q.nbytes / q.shape[-1] * keys.shape[1],
+    )
 
 
 def _forward_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:

@@ -28,14 +28,16 @@ class Work:
     """What one instruction costs a device.
 
     Attributes:
-        kind: "matmul", "attention", "pointwise" (fusable streaming), "optimizer" (streaming) or
-            "optimizer_matmul".
+        kind: "matmul", "attention", "attention_grad", "pointwise" (fusable), "loss" (streams
+            logits), "optimizer" (streaming) or "optimizer_matmul".
         flops: FLOP on the matrix units (0 for streaming operators).
         nbytes: bytes moved between the device's memory and its cores.
         workspace: bytes of hidden temporaries: how far allocations peak above what is left when
             it returns. Measured per family by the allocator's profile (2026-11-29, torch 2.13, CPU,
             one thread); `tests/runtime/test_workspace.py` holds the declarations to it.
         rows: for matrix products the smallest of M, N, K (slivers are slower), else 0.
+        plain_flops: of attention, FLOP of plain products over all scores, masked ones as well.
+        score_bytes: of attention, what plain operators move of scores: each writes and reads them.
     """
 
     kind: str
@@ -43,6 +45,8 @@ class Work:
     nbytes: float
     workspace: float = 0.0
     rows: int = 0
+    plain_flops: float = 0.0
+    score_bytes: float = 0.0
 
 
 WorkRule = Callable[[Instr, Sequence[Register], Sequence[Register]], Work]
@@ -177,18 +181,19 @@ def exact_nbytes(register: Register) -> float:
     return float(elements(register) * max(DTYPE_BYTES[register.dtype], DTYPE_BYTES["fp32"]))
 
 
-def streaming_with(wide: float, widened: float) -> WorkRule:
+def streaming_with(wide: float, widened: float, kind: str = "pointwise") -> WorkRule:
     """Work of a streaming operator with temporaries.
 
     Args:
         wide: copies of its first operand in fp32 (fp64) that it keeps, where the data are as wide.
         widened: the same where the data have 16 bits: what is widened is a temporary, too.
+        kind: of the work.
     """
 
     def work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
         copies = widened if narrow(ins[0]) else wide
-        nbytes = streaming("pointwise", ins, outs).nbytes
-        return Work("pointwise", 0.0, nbytes, copies * exact_nbytes(ins[0]))
+        nbytes = streaming(kind, ins, outs).nbytes
+        return Work(kind, 0.0, nbytes, copies * exact_nbytes(ins[0]))
 
     return work
 

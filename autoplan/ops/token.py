@@ -62,7 +62,7 @@ FAMILIES = (
         "xent_stats",
         whole=frozenset("c"),
         reductions={"v": "softmax"},
-        work=streaming_with(1, 2),
+        work=streaming_with(1, 2, "loss"),
         gradient=_stats_gradient,
     ),
     Family(
@@ -72,5 +72,5 @@ FAMILIES = (
         work=streaming_with(0.75, 0.75),
         gradient=_loss_gradient,
     ),
-    Family("xent_grad", whole=frozenset("c"), work=streaming_with(0, 1.5)),
+    Family("xent_grad", whole=frozenset("c"), work=streaming_with(0, 1.5, "loss")),
 )

@@ -1,7 +1,10 @@
 """Schedule families (floor 1): the order of forward and backward over micro-batches on a stage.
 
-A family is a function (stage, stages, micro-batches) -> list of ("F" | "B", micro-batch); lowering
-adds communication. To add one: write the function and enter it in `SCHEDULES`.
+A family is a function of a `Pipeline` and a stage that lists the stage's `Work`; lowering adds
+communication. To add one: write the function and enter it in `SCHEDULES`.
+
+A stage may hold several chunks of the model. Chunk c of stage s of p is virtual stage c p + s: a
+micro-batch passes all stages once for every chunk.
 
 `closed_form` is the lower bound that searching prunes with: it never exceeds the simulation, and
 equals it where stages are equal and transfers are free.
@@ -10,71 +13,134 @@ equals it where stages are equal and transfers are free.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-Order = list[tuple[str, int]]
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What is scheduled.
+
+    Attributes:
+        stages: device groups.
+        micro_batches: per step.
+        chunks: parts of the model on each stage.
+    """
+
+    stages: int
+    micro_batches: int
+    chunks: int = 1
 
 
-def gpipe(stage: int, stages: int, micro_batches: int) -> Order:
-    """All forwards, then all backwards in the same order of micro-batches.
+class Work(NamedTuple):
+    """One pass of a micro-batch over a chunk: `F` forward or `B` backward."""
+
+    kind: str
+    micro_batch: int
+    chunk: int = 0
+
+
+Order = list[Work]
+
+
+def gpipe(pipeline: Pipeline, stage: int) -> Order:
+    """All forwards, then all backwards in the same order of micro-batches; one chunk.
 
     Source: Huang et al. 2019, GPipe.
     """
-    forward = [("F", m) for m in range(micro_batches)]
-    return forward + [("B", m) for m in range(micro_batches)]
+    micro_batches = range(pipeline.micro_batches)
+    return [Work("F", m) for m in micro_batches] + [Work("B", m) for m in micro_batches]
 
 
-def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Order:
-    """Stage i runs min(stages - i - 1, M) forwards ahead, then alternates.
+def one_forward_one_backward(pipeline: Pipeline, stage: int) -> Order:
+    """Stage i runs min(stages - i - 1, M) forwards ahead, then alternates; one chunk.
 
     Source: Narayanan et al. 2021 (PipeDream-flush), Megatron-LM section 2.2.
     """
-    ahead = min(stages - stage - 1, micro_batches)
-    order: Order = [("F", m) for m in range(ahead)]
-    for m in range(micro_batches - ahead):
-        order += [("F", ahead + m), ("B", m)]
-    return order + [("B", m) for m in range(micro_batches - ahead, micro_batches)]
+    micro_batches = range(pipeline.micro_batches)
+    return _alternate(
+        [Work("F", m) for m in micro_batches],
+        [Work("B", m) for m in micro_batches],
+        pipeline.stages - stage - 1,
+    )
 
 
-SCHEDULES: dict[str, Callable[[int, int, int], Order]] = {
+def interleaved(pipeline: Pipeline, stage: int) -> Order:
+    """1F1B over chunks: as many micro-batches as there are stages pass a chunk, then the next one.
+
+    Every stage passes the same sequence of (chunk, micro-batch), backward with the chunks reversed.
+    Stage i of p with v chunks runs 2 (p - i - 1) + (v - 1) p forwards ahead, then alternates. The
+    micro-batches are a multiple of the stages.
+
+    Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters
+    using Megatron-LM", section 2.2.2, figure 4; the lead of a stage is that of Megatron-LM.
+    """
+    stages, chunks = pipeline.stages, pipeline.chunks
+    turns = [
+        (first + m, chunk)
+        for first in range(0, pipeline.micro_batches, stages)
+        for chunk in range(chunks)
+        for m in range(stages)
+    ]
+    return _alternate(
+        [Work("F", m, chunk) for m, chunk in turns],
+        [Work("B", m, chunks - 1 - chunk) for m, chunk in turns],
+        2 * (stages - stage - 1) + (chunks - 1) * stages,
+    )
+
+
+def _alternate(forward: Order, backward: Order, ahead: int) -> Order:
+    """Some forwards ahead, then a forward and a backward in turn, then the backwards left over."""
+    ahead = min(ahead, len(forward))
+    order = forward[:ahead]
+    for pair in zip(forward[ahead:], backward, strict=False):
+        order += pair
+    return order + backward[len(forward) - ahead :]
+
+
+SCHEDULES: dict[str, Callable[[Pipeline, int], Order]] = {
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
 }
 
 
-def in_flight(family: str, stage: int, stages: int, micro_batches: int) -> int:
-    """Largest number of micro-batches of a stage whose backward is still to come.
+def in_flight(family: str, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> int:
+    """Largest number of (micro-batch, chunk) of a stage whose backward is still to come.
 
-    A schedule that alternates reaches it before it repeats, so a few more micro-batches than stages
-    tell all; one that does not keeps them all.
+    A schedule that alternates reaches it before it repeats, so twice as many micro-batches as
+    stages tell all; one that does not keeps them all.
     """
-    few = min(micro_batches, 2 * stages + 1)
-    most = _most_alive(SCHEDULES[family](stage, stages, few))
-    return micro_batches if most == few < micro_batches else most
+    few = min(micro_batches, 2 * stages)
+    most = _most_alive(SCHEDULES[family](Pipeline(stages, few, chunks), stage))
+    return micro_batches * chunks if most == few * chunks else most
 
 
 def _most_alive(order: Order) -> int:
     alive = most = 0
-    for kind, _ in order:
-        alive += 1 if kind == "F" else -1
+    for work in order:
+        alive += 1 if work.kind == "F" else -1
         most = max(most, alive)
     return most
 
 
-def closed_form(stage_seconds: Sequence[float], micro_batches: int) -> float:
+def closed_form(stage_seconds: Sequence[float], micro_batches: int, chunks: int = 1) -> float:
     """Least step time of a flushing pipeline with free transfers.
 
     A stage works on every micro-batch, after the first has passed, and before the last comes back
-    through, the stages before it.
+    through, the virtual stages before its first.
 
     Args:
-        stage_seconds: forward plus backward of one micro-batch, per stage.
+        stage_seconds: forward plus backward of one micro-batch, per virtual stage.
         micro_batches: per step.
+        chunks: virtual stages of each stage.
 
-    Source: max over s of M t_s + sum of t before s; for equal stages (M + p - 1) t, Narayanan et
-    al. 2021, section 2.2.
+    Source: max over s of M t_s + sum of t before s. For p equal stages with v chunks it is
+    (M + (p - 1) / v) t, Narayanan et al. 2021, sections 2.2.1 and 2.2.2.
     """
+    stages = len(stage_seconds) // chunks
     before, least = 0.0, 0.0
-    for seconds in stage_seconds:
-        least = max(least, before + micro_batches * seconds)
-        before += seconds
+    for stage in range(stages):
+        least = max(least, before + micro_batches * sum(stage_seconds[stage::stages]))
+        before += stage_seconds[stage]
     return least

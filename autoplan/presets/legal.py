@@ -257,12 +257,15 @@ def _problem(rule: Rule, rules: list[Rule], case: Case, devices: int, stack: Sta
              if all(other.holds(case.at(key, n)) for other in related)]  # fmt: skip
     hints = [rule.hint(case, stack)]
     if every != legal:
-        hints.append(f"with every rule, on {devices} devices: {key} in {_set(every)}")
+        hints.append(f"with every rule, on {devices} devices: {key} in {value_set(every)}")
     found = f"{case.degree(key)} for {rule.words(case)}"
-    return Problem("--pin", key, found, f"{key} in {_set(legal)}", "; ".join(filter(None, hints)))
+    return Problem(
+        "--pin", key, found, f"{key} in {value_set(legal)}", "; ".join(filter(None, hints))
+    )
 
 
-def _set(values: list[int]) -> str:
+def value_set(values: list[int]) -> str:
+    """Legal values, for people: the first few of them."""
     shown = [str(value) for value in values[:MOST_SHOWN]]
     return "{" + ", ".join(shown + (["..."] if len(values) > MOST_SHOWN else [])) + "}"
 
@@ -276,5 +279,5 @@ def batch_problem(batch: int, dp: int, micro_batch: int) -> Problem | None:
     nearest = f"{below} or {below + unit}" if below else str(unit)
     legal = [n for n in range(1, max(MOST_TRIED, dp) + 1) if batch % (n * micro_batch) == 0]
     allowed = f"a multiple of dp x micro_batch = {dp} x {micro_batch}"
-    hint = f"nearest {nearest}" + (f"; or dp in {_set(legal)}" if legal else "")
+    hint = f"nearest {nearest}" + (f"; or dp in {value_set(legal)}" if legal else "")
     return Problem("workload", "global_batch_size", str(batch), allowed, hint)

@@ -17,11 +17,11 @@ Value = int | str | bool | tuple[int, ...]
 
 DEGREES = ("tp", "tp2", "cp", "dp", "pp")
 """Keys whose product is the number of devices."""
-SCHEDULES = ("gpipe", "1f1b")
-RECOMPUTE = ("none", "full")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+RECOMPUTE = ("none", "full", "selective")
 LATER = frozenset(
     (
-        "ep", "etp", "vpp", "slices", "f", "group", "wgrad", "offload", "cp_comm", "loss_chunk",
+        "ep", "etp", "slices", "f", "group", "wgrad", "offload", "cp_comm", "loss_chunk",
         "capacity", "zero_axes", "dp_shard", "dp_replicate", "reshard_after_forward",
     )
 )  # fmt: skip
@@ -35,8 +35,11 @@ ALIASES = {
     "micro_batch_size": "micro_batch", "mbs": "micro_batch", "local_batch_size": "micro_batch",
     "train_micro_batch_size_per_gpu": "micro_batch", "zero_stage": "zero",
     "recompute_granularity": "recompute", "activation_checkpoint": "recompute",
-    "pipeline_parallel_schedule": "schedule",
+    "pipeline_parallel_schedule": "schedule", "virtual_pipeline_model_parallel_size": "vpp",
 }  # fmt: skip
+
+SPELLINGS = {"interleaved1f1b": "interleaved", "interleaved_1f1b": "interleaved"}
+"""Schedules of other stacks."""
 
 
 def _positive(text: str) -> Value:
@@ -58,6 +61,11 @@ def _choice(*allowed: str) -> Callable[[str], Value]:
         return word
 
     return parse
+
+
+def _schedule(text: str) -> Value:
+    word = text.lower().replace("-", "_")
+    return _choice(*SCHEDULES)(SPELLINGS.get(word, word))
 
 
 def _flag(text: str) -> Value:
@@ -94,13 +102,14 @@ PARSERS: Mapping[str, tuple[Callable[[str], Value], str]] = {
     "tp2": (_positive, "a positive degree"),
     "cp": (_positive, "a positive degree"),
     "pp": (_positive, "a positive degree"),
+    "vpp": (_positive, "a positive number of chunks on each stage"),
     "sp": (_flag, "true or false"),
     "zero": (_level, "0, 1, 2 or 3"),
     "vocab": (_flag, "true or false"),
     "order": (_order, "degrees innermost first, joined by `-`, such as tp-dp-pp"),
     "micro_batch": (_positive, "a positive number of sequences"),
-    "recompute": (_choice(*RECOMPUTE), " or ".join(RECOMPUTE)),
-    "schedule": (_choice(*SCHEDULES), " or ".join(SCHEDULES)),
+    "recompute": (_choice(*RECOMPUTE), ", ".join(RECOMPUTE)),
+    "schedule": (_schedule, ", ".join(SCHEDULES)),
     "layers_per_stage": (_layers, "layers of each stage joined by `+`, such as 10+10+12+8"),
 }
 """Key -> (parser of one value, what is allowed)."""

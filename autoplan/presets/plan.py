@@ -9,6 +9,7 @@ its role says what the axis does to every layer operator of a block and where hu
     tp2   the other dim of the same weights: a grid of rows and columns
     cp    every operator splits positions; attention gathers keys and values
     pp    stages; not an axis
+    vpp   chunks of layers a stage; not an axis either
 
 The law is `describe(build_plan(pins)) == pins`.
 """
@@ -19,17 +20,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.errors import InputError, Problem, Refusal
-from autoplan.ir.graph import Block, Graph, kind_of
+from autoplan.ir.graph import Block, Graph
 from autoplan.ir.layout import B, Layout, Mesh, P, Placement, S
 from autoplan.ir.machine import Hardware, Stack, name_axes
 from autoplan.ir.model import DecoderConfig
-from autoplan.ir.plan import Choice, Home, Plan, Run, Schedule, StagePlan, Stored, Strategy
+from autoplan.ir.plan import Choice, Home, Plan, Schedule, StagePlan, Stored, Strategy
 from autoplan.ir.workload import Workload
 from autoplan.ops import BlockLayouts, gradient_source
 from autoplan.ops.layouts import Signature
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
 from autoplan.presets.legal import Case, batch_problem, degree_problems, restricted
 from autoplan.presets.pins import DEGREES, Pins, Value
+from autoplan.presets.stages import (
+    chunk_problems,
+    settled_layers,
+    settled_recompute,
+    settled_schedule,
+    stage_runs,
+)
 
 AXIS_ROLES = ("cp", "tp", "tp2", "dp")
 """Logical mesh order, outermost split first: positions, then heads, and the axis over which state
@@ -53,15 +61,18 @@ class Settings:
 
     Attributes:
         degrees: by key of `DEGREES`.
+        chunks: a stage's parts of the model.
         order: degrees innermost first.
         sp, vocab: flags.
         zero: 0 to 3.
         micro_batch: sequences per micro-batch and replica.
         schedule, recompute: families.
-        layers: decoder layers per stage.
+        layers: decoder layers per virtual stage.
+        gathered_logits: whether the loss is computed on whole logits.
     """
 
     degrees: Mapping[str, int]
+    chunks: int
     order: tuple[str, ...]
     sp: bool
     vocab: bool
@@ -70,17 +81,7 @@ class Settings:
     schedule: str
     recompute: str
     layers: tuple[int, ...]
-
-
-def spread_layers(layers: int, stages: int, last: bool = False) -> tuple[int, ...]:
-    """Layers per stage as even as can be.
-
-    A remainder goes to the first stages, since the last one has the head; or to the last stages,
-    as is the habit `remainder_last` of some stacks.
-    """
-    base, extra = divmod(layers, stages)
-    spread = tuple(base + (i < extra) for i in range(stages))
-    return spread[::-1] if last else spread
+    gathered_logits: bool = False
 
 
 def settle(
@@ -105,20 +106,26 @@ def settle(
     problems = restricted(pins, stack)
     degrees = _degrees(values, hardware.count, problems)
     order = _order(str(values.get("order", "")), problems)
-    layers = _layers(values, config.layers, degrees["pp"], (stack, problems))
+    chunks = values.get("vpp", 1)
+    assert isinstance(chunks, int)
+    layers, found = settled_layers(values, config, (degrees["pp"], chunks), stack)
+    problems += found
     micro = values.get("micro_batch", 1)
     assert isinstance(micro, int)
     batch = batch_problem(workload.global_batch_size, degrees["dp"], micro)
     problems += [batch] if batch else []
+    values["schedule"] = settled_schedule(values)
     case = Case(config, workload, {**values, **degrees})
     problems += degree_problems(case, hardware.count, stack)
+    problems += chunk_problems(case, pins, stack)
     if problems:
         raise InputError(problems)
     zero = values.get("zero", 0)
     assert isinstance(zero, int)
     return Settings(
-        degrees, order, bool(values.get("sp", True)), bool(values.get("vocab", True)), zero, micro,
-        str(values.get("schedule", "1f1b")), str(values.get("recompute", "none")), layers,
+        degrees, chunks, order, bool(values.get("sp", True)), bool(values.get("vocab", True)),
+        zero, micro, str(values["schedule"]), settled_recompute(values, stack), layers,
+        "gathered_logits" in stack.habits,
     )  # fmt: skip
 
 
@@ -151,22 +158,6 @@ def _order(text: str, problems: list[Problem]) -> tuple[str, ...]:
     if unknown:
         problems.append(Problem("--pin", "order", text, "keys among " + ", ".join(DEGREES)))
     return (*given, *(key for key in DEFAULT_ORDER if key not in given))
-
-
-def _layers(
-    values: Mapping[str, object], layers: int, stages: int, told: tuple[Stack, list[Problem]]
-) -> tuple[int, ...]:
-    stack, problems = told
-    given = values.get("layers_per_stage")
-    if not isinstance(given, tuple):
-        if stages > layers:
-            problems.append(Problem("--pin", "pp", str(stages), f"at most {layers} layers"))
-        return spread_layers(layers, stages, "remainder_last" in stack.habits)
-    if len(given) != stages or sum(given) != layers:
-        found = f"{len(given)} stages of {sum(given)} layers"
-        allowed = f"{stages} stages (pp) of {layers} layers"
-        problems.append(Problem("--pin", "layers_per_stage", found, allowed))
-    return given
 
 
 def build_plan(
@@ -205,7 +196,12 @@ def build_plan(
         raise InputError(problems)
     strategies = _same_when_tied(graph, strategies)
     stages = tuple(
-        StagePlan(mesh, runs) for mesh, runs in zip(meshes, _runs(graph, settings), strict=True)
+        StagePlan(mesh, runs)
+        for mesh, runs in zip(
+            meshes,
+            stage_runs(graph, settings.layers, len(meshes), settings.recompute),
+            strict=True,
+        )
     )
     schedule = Schedule(settings.schedule, workload.global_batch_size // batch)
     return Plan(config, hardware, stack, workload, strategies, stages, schedule)
@@ -249,28 +245,6 @@ def _meshes(
     return [Mesh(axes, stage * strides["pp"]) for stage in range(settings.degrees["pp"])], roles
 
 
-def _runs(graph: Graph, settings: Settings) -> list[tuple[Run, ...]]:
-    """Runs of each stage: embedding on the first, head on the last, equal neighbours merged."""
-    blocks = [instance.block for instance in graph.instances]
-    table, start = [], 1
-    for stage, count in enumerate(settings.layers):
-        names = blocks[start : start + count]
-        start += count
-        if stage == 0:
-            names = [blocks[0], *names]
-        if stage == len(settings.layers) - 1:
-            names = [*names, blocks[-1]]
-        runs: list[Run] = []
-        for name in names:
-            recompute = settings.recompute == "full" and kind_of(name) == "layer"
-            if runs and runs[-1].strategy == name:
-                runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
-            else:
-                runs.append(Run(name, 1, recompute))
-        table.append(tuple(runs))
-    return table
-
-
 def _strategy(
     block: Block, roles: Sequence[str], sizes: tuple[int, ...], extent: Mapping[str, int],
     settings: Settings,
@@ -309,6 +283,8 @@ def _splits(
             return "s"
         if group in ("embedding", "head", "loss") and not settings.vocab and role == "tp":
             return positions
+        if group == "loss" and settings.gathered_logits and role == "tp":
+            return None
         dim = TENSOR_SPLITS[group][role == "tp2"] if group in TENSOR_SPLITS else positions
         if dim == "a" and extent["a"] % degree[role]:
             return positions

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
-from autoplan.errors import Problem
+from autoplan.errors import InputError, Problem
 from autoplan.ir.graph import kind_of
 from autoplan.ir.layout import Layout
 from autoplan.ir.machine import Stack
 from autoplan.ir.plan import Home, Stored
 from autoplan.ops.storing import LEVELS, level_of, splittable_axes
-from autoplan.presets.pins import DEGREES, RECOMPUTE, Pin, Pins, Value
+from autoplan.presets.pins import DEGREES, Pin, Pins, Value
+from autoplan.presets.stages import settled_recompute, settled_schedule
 
+SEARCHED = ("none", "full")
+"""What a search makes of layers."""
 NAMED = ("micro_batch", "zero", "recompute")
 """With all degrees, these keys leave nothing to search but details of a block."""
 
@@ -23,7 +26,7 @@ Roles = tuple[str, ...] | None
 AXES = ("dp", "cp", "tp", "tp2")
 ABOUT_AXES = frozenset({*AXES, "sp", "micro_batch", "zero"})
 EVERY: Mapping[str, tuple[Value, ...]] = {
-    **dict.fromkeys(DEGREES, ()), "zero": (0, 1, 2, 3), "recompute": RECOMPUTE,
+    **dict.fromkeys(DEGREES, ()), "zero": (0, 1, 2, 3), "recompute": SEARCHED,
     "schedule": ("1f1b",),
 }  # fmt: skip
 """Key -> what a search tries where nothing limits it; () stands for any degree."""
@@ -39,7 +42,12 @@ WEIGHT_SPLITS: Mapping[str, Mapping[str, frozenset[str | None]]] = {
 
 
 def within(pins: Pins, stack: Stack) -> dict[str, Pin]:
-    """Pins, and for what they leave open the values that the stack can express."""
+    """Pins, and for what they leave open the values that the stack can express.
+
+    Raises:
+        InputError: a pinned recompute that only named plans have.
+    """
+    pins = {**pins, **_searched_recompute(pins, stack)}
     limited = dict(pins)
     for key, allowed in stack.restricts.items():
         values = tuple(value for value in allowed if isinstance(value, int | str))
@@ -49,6 +57,18 @@ def within(pins: Pins, stack: Stack) -> dict[str, Pin]:
         elif key in EVERY and not _tries_all(key, values):
             limited[key] = Pin(values)
     return limited
+
+
+def _searched_recompute(pins: Pins, stack: Stack) -> dict[str, Pin]:
+    """The pinned values of recompute, as a search knows them."""
+    if "recompute" not in pins:
+        return {}
+    words = [settled_recompute({"recompute": v}, stack) for v in pins["recompute"].values]
+    if not set(words) <= set(SEARCHED):
+        allowed = f"{' or '.join(SEARCHED)} in a search of placements"
+        hint = "or every degree, micro_batch and zero beside it"
+        raise InputError(Problem("--pin", "recompute", "selective", allowed, hint))
+    return {"recompute": Pin(tuple(dict.fromkeys(words)))}
 
 
 def _tries_all(key: str, values: tuple[Value, ...]) -> bool:
@@ -61,7 +81,13 @@ def rules_name_axes(stack: Stack) -> bool:
 
 
 def problems(pins: Pins, devices: int) -> list[Problem]:
-    """Pinned degrees that no plan on so many devices can have."""
+    """Pinned degrees that no plan on so many devices can have, and chunks without degrees."""
+    chunks = pins.get("vpp", Pin((1,)))
+    if chunks.values != (1,) and not (chunks.values and degrees_complete(pins, devices)):
+        found = "|".join(map(str, chunks.values)) or f"{chunks.least} to {chunks.most}"
+        hint = "how many chunks stages have is not searched; vpp=1|2|4 compares"
+        allowed = "1 in a search, or values beside every degree (dp=-1 for the rest)"
+        return [Problem("--pin", "vpp", found, allowed, hint)]
     fixed = {k: v for k in DEGREES if (v := _single(pins, k)) is not None and v > 0}
     product = prod(fixed.values())
     text = " x ".join(f"{key}={value}" for key, value in fixed.items())
@@ -88,8 +114,8 @@ def degrees_complete(pins: Pins, devices: int) -> bool:
 def named_grid(pins: Pins, batch: int) -> list[dict[str, Pin]]:
     """Complete pins: those given, with every value that they leave open in name.
 
-    Empty where a search over placements is the better answer: the mesh has at most two axes and
-    something is left open.
+    Empty where a search over placements is the better answer: the mesh has at most two axes, its
+    stages one chunk, and something is left open.
 
     Args:
         pins: with complete degrees.
@@ -97,19 +123,21 @@ def named_grid(pins: Pins, batch: int) -> list[dict[str, Pin]]:
     """
     axes = sum(1 for key in AXES if (_single(pins, key) or 1) != 1)
     open_names = [key for key in NAMED if key not in pins or pins[key].single is None]
-    if open_names and axes <= 2:
+    chunks = pins.get("vpp", Pin((1,))).values
+    if open_names and axes <= 2 and chunks == (1,):
         return []
     powers = [1 << i for i in range(batch.bit_length()) if batch % (1 << i) == 0]
     every: dict[str, list[Value]] = {
-        "micro_batch": list(powers), "zero": [0, 1, 2, 3], "recompute": ["none", "full"],
+        "micro_batch": list(powers), "zero": [0, 1, 2, 3], "recompute": list(SEARCHED),
+        "vpp": list(chunks),
     }  # fmt: skip
     choices = []
-    for key in NAMED:
+    for key in (*NAMED, "vpp"):
         pin = pins.get(key)
         given = list(pin.values) if pin and pin.values else every[key]
         choices.append([value for value in given if pin is None or pin.allows(value)])
     return [
-        {**pins, **{key: Pin((value,)) for key, value in zip(NAMED, row, strict=True)}}
+        {**pins, **{key: Pin((value,)) for key, value in zip((*NAMED, "vpp"), row, strict=True)}}
         for row in product(*choices)
     ]
 
@@ -124,8 +152,8 @@ def stages(pins: Pins, count: int, layers: int) -> bool:
 
 def schedules(pins: Pins) -> tuple[str, ...]:
     """Schedule families to try."""
-    pin = pins.get("schedule")
-    return tuple(str(value) for value in pin.values) if pin else ("1f1b",)
+    pin = pins.get("schedule", Pin(("1f1b",)))
+    return tuple(dict.fromkeys(settled_schedule({"schedule": value}) for value in pin.values))
 
 
 def recompute(pins: Pins) -> str:

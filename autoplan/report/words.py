@@ -7,7 +7,7 @@ from typing import Any
 
 from autoplan.ir.plan import Plan
 
-DEGREES = ("dp", "tp", "tp2", "cp", "pp", "replicated")
+DEGREES = ("dp", "tp", "tp2", "cp", "pp", "vpp", "replicated")
 PLAIN = {"zero": 0, "recompute": "none", "mixed": False}
 """Keys left out where they have these values."""
 

@@ -71,25 +71,30 @@ class World:
         self._sends: dict[Identity, _Posted] = {}
 
     @classmethod
-    def join(cls, store: str, index: int, size: int, timeout: float = TIMEOUT_SECONDS) -> World:
-        """Join CPU processes of this machine that meet at a file.
+    def join(
+        cls, store: str, index: int, size: int,
+        timeout: float = TIMEOUT_SECONDS, device_type: str = "cpu",
+    ) -> World:  # fmt: skip
+        """Join processes of this machine that meet at a file.
 
         Args:
             store: path of the file, which need not exist.
             index: this process.
             size: number of processes.
             timeout: seconds to wait for a peer, here and in every later communication.
+            device_type: `cpu`, `cuda` or `npu`; each process takes the device of its index.
         """
         # Loopback: a host's own name may resolve to an address that does not answer.
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        device = _own_device(device_type, index)
         dist.init_process_group(
-            BACKENDS["cpu"],
+            BACKENDS[device_type],
             store=dist.FileStore(store, size),  # type: ignore[attr-defined]
             rank=index,
             world_size=size,
             timeout=timedelta(seconds=timeout),
         )
-        return cls(index, size, torch.device("cpu"), timeout)
+        return cls(index, size, device, timeout)
 
     @classmethod
     def from_environment(cls, device_type: str, timeout: float = TIMEOUT_SECONDS) -> World:
@@ -105,10 +110,7 @@ class World:
         missing = [n for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if n not in os.environ]
         if missing:
             raise LaunchError(f"{', '.join(missing)} not set: start this with torchrun")
-        device = torch.device(device_type)
-        if device_type != "cpu":
-            device = torch.device(device_type, int(os.environ["LOCAL_RANK"]))
-            torch.get_device_module(device).set_device(device)
+        device = _own_device(device_type, int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(BACKENDS[device_type], timeout=timedelta(seconds=timeout))
         return cls(dist.get_rank(), dist.get_world_size(), device, timeout)
 
@@ -226,6 +228,15 @@ class World:
         channel = self._channels.get((source, target))
         dist.recv(tensor, source, group=channel, tag=_tag(request.identity))
         return tensor
+
+
+def _own_device(device_type: str, index: int) -> torch.device:
+    """The device that a process of this machine computes on; it becomes torch's current one."""
+    if device_type == "cpu":
+        return torch.device("cpu")
+    device = torch.device(device_type, index)
+    torch.get_device_module(device).set_device(device)
+    return device
 
 
 def exchange_bytes(flats: Sequence[Tensor], group: dist.ProcessGroup) -> list[Tensor]:

@@ -30,7 +30,13 @@ from autoplan.runtime.worker import Job, Task, serve
 class Pool:
     """Workers that outlive a run; a context manager that leaves no process behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, device_type: str = "cpu") -> None:
+        """Fork nobody yet.
+
+        Args:
+            device_type: `cpu`, `cuda` or `npu`; worker k takes device k.
+        """
+        self._device_type = device_type
         self._workers: list[Worker] = []
         self._folder = TemporaryDirectory(prefix="autoplan-")
         self._worlds = 0
@@ -61,7 +67,7 @@ class Pool:
         store = f"{self._folder.name}/world-{self._worlds}"
         try:
             for worker, payload in zip(self._workers, payloads, strict=False):
-                job = pickle.dumps(Job(store, size, task, payload))
+                job = pickle.dumps(Job(store, size, self._device_type, task, payload))
                 with suppress(BrokenPipeError):  # it has just died, as its supervisor will find
                     worker.connection.send_bytes(job)
             return supervise(self._workers[:size], watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Protocol
 
 import torch
@@ -228,10 +229,19 @@ class _Session:
             step=number, seed=self._job.settings.seed, batch=self._job.program.batch
         )
         yield from self._interpreter.step(context, partial(self._feed, number))
-        _synchronize(self._around.device)
+        self._finish()
         gradients = {name: piece.cpu() for name, piece in self._gradients.items()}
         spans = tuple(self._interpreter.spans)
         return RankStep(gradients, self._loss(), spans, *self._counted())
+
+    def _finish(self) -> None:
+        """Wait for the device: what was issued takes time beyond the last action's end."""
+        if self._around.device.type == "cpu":
+            return
+        begin = perf_counter()
+        torch.get_device_module(self._around.device).synchronize()
+        span = Span(self._job.rank, "compute", "synchronize", begin, perf_counter())
+        self._interpreter.spans.append(span)
 
     def snapshot(self) -> Snapshot:
         """Copies of parameters and optimizer state."""
@@ -279,9 +289,3 @@ class _Session:
         part = local_slices(spec.dims, spec.layout, sizes, self._coordinate, extent)
         whole = tuple(extent[dim] for dim in spec.dims)
         return initial(name, law, whole, part, self._job.settings.seed, dtype)
-
-
-def _synchronize(device: torch.device) -> None:
-    """Wait for the device, so that the step's last time stamp means that it is done."""
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize()

@@ -55,11 +55,13 @@ class Job:
         store: file through which the run's processes find each other; the same file, the same
             world, which is then joined only once.
         size: number of processes.
+        device_type: where tensors lie.
         task, payload: what to do.
     """
 
     store: str
     size: int
+    device_type: str
     task: Task
     payload: Any
 
@@ -124,7 +126,8 @@ def serve(
             if world is None or job.store != store:
                 if world is not None:
                     world.leave()
-                world, store = World.join(job.store, index, job.size), job.store
+                world = World.join(job.store, index, job.size, device_type=job.device_type)
+                store = job.store
             answer = pickle.dumps(job.task(Seat(index, world, progress), job.payload))
         except Exception as error:  # every error of a task is an answer: the launcher judges it
             answer = pickle.dumps(Failure.of(error))

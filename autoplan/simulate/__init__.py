@@ -14,9 +14,9 @@ Memory is counted exactly and independently of the runtime, which counts real te
 definition in `ir.program`, and tests hold them equal, place included. To the counted lines `cost`
 adds those that can only be estimated.
 
-Law: with equal stages and free transfers, GPipe and 1F1B take exactly what the closed form of
-`pipeline` says; no makespan is below the critical path or the work of a stream; overlapping without
-contention is never slower than not overlapping.
+Law: with equal stages and free transfers, every schedule family takes exactly what the closed form
+of `pipeline` says; no makespan is below the critical path or the work of a stream; overlapping
+without contention is never slower than not overlapping.
 """
 
 from autoplan.simulate.account import Account, account

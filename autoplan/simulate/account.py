@@ -39,6 +39,7 @@ class Account:
         action: index of the first action that reaches it, or -1 if nothing is ever counted.
         instruction: index of the instruction in its segment, or -1 where the action calls none.
         in_flight: largest number of micro-batches between their first and last F or B.
+        gradients: most bytes of gradients at the end of any action.
     """
 
     peak: int
@@ -46,6 +47,7 @@ class Account:
     action: int
     instruction: int
     in_flight: int
+    gradients: int = 0
 
 
 class Profile(NamedTuple):
@@ -84,7 +86,10 @@ def account(stage: StageProgram) -> Account:
     at = int(counts.argmax())
     earlier = np.bincount(order[:at], minlength=len(net))
     lines = resident + earlier @ net + high[order[at]]
-    return Account(int(counts[at]), _named(lines), at, profiles[order[at]].at, in_flight)
+    line = _LINE["gradients"]
+    gradients = int(resident[line] + np.cumsum(net[order, line]).max(initial=0))
+    place = profiles[order[at]].at
+    return Account(int(counts[at]), _named(lines), at, place, in_flight, gradients)
 
 
 LOADED = ("parameter", "master")

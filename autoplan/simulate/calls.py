@@ -19,8 +19,8 @@ KINDS = (
 """What a stage's time goes to. Collectives and sends: only what computing waits for. `fixed`:
 seconds of a step that belong to no action."""
 
-ASYNCHRONOUS = frozenset({"GATHER", "REDUCE"})
-"""Kinds of call that run on the collective stream."""
+EXCHANGES = frozenset({"GATHER", "REDUCE", "STEP"})
+"""Kinds of call that communicate parameters and gradients."""
 
 Shares = tuple[tuple[str, float], ...]
 """(kind, share of the time), adding up to 1."""
@@ -84,13 +84,13 @@ class CallTable:
     def stage(self, stage: StageProgram) -> dict[str, Call]:
         """Segment key -> call."""
         kinds = {action.segment: action.kind for action in stage.actions if action.segment}
-        overlaps = self.pricer.overlaps
-        beside = {key for key, kind in kinds.items() if overlaps and kind in ASYNCHRONOUS}
+        beside = {key for key, kind in kinds.items() if kind in self.pricer.beside}
         stands_for = _representatives(stage, beside)
+        crossed = _crosses(stage, kinds)
         calls = {}
         for key, kind in kinds.items():
             segment = stage.segments[key]
-            seconds, shares = self._priced(segment, stage, kind)
+            seconds, shares = self._priced(segment, stage, kind, crossed)
             waits, marks = _places(segment, stands_for)
             joins = tuple(group for group in _groups(segment) if group in self.participants)
             calls[key] = Call(
@@ -98,18 +98,33 @@ class CallTable:
             )
         return calls
 
-    def _priced(self, segment: Segment, stage: StageProgram, kind: str) -> tuple[float, Shares]:
+    def _priced(
+        self, segment: Segment, stage: StageProgram, kind: str, crossed: bool
+    ) -> tuple[float, Shares]:
         """Seconds of a call, and what they count as; blocks take at least the host's time."""
         seconds: dict[str, float] = defaultdict(float)
         table = self.pricer.instruction_seconds(segment, stage.mesh, self.program.groups).tolist()
-        for what, taken in zip(self.pricer.kinds(segment), table, strict=True):
-            seconds[what] += taken
+        latency = self.pricer.tensor_latency if kind in EXCHANGES else 0.0
+        for what, taken, instr in zip(self.pricer.kinds(segment), table, segment.code, strict=True):
+            tensors = len(instr.ins) if instr.op in COLLECTIVES else 0
+            seconds[what] += taken + latency * tensors
         total = sum(seconds.values())
         if kind in ("F", "B"):
             floor = self.pricer.layer_floor(kind == "B")
+            if crossed:
+                mesh, groups = stage.mesh, self.program.groups
+                floor = max(floor, self.pricer.crossed_floor(segment, mesh, groups, kind == "B"))
             seconds["compute"] += max(0.0, floor - total)
             total = max(total, floor)
         return total, tuple((what, taken / total) for what, taken in seconds.items() if taken)
+
+
+def _crosses(stage: StageProgram, kinds: Mapping[str, str]) -> bool:
+    """Whether a stage both exchanges with other stages and gradients among its ranks."""
+    reducing = (stage.segments[key] for key, kind in kinds.items() if kind == "REDUCE")
+    return bool(stage.channels) and any(
+        instr.op in COLLECTIVES for segment in reducing for instr in segment.code
+    )
 
 
 def _participants(program: Program) -> Mapping[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from autoplan.cost import Pricer, estimated_lines
+from autoplan.cost import Beside, Pricer, estimated_lines
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.program import Program, StageProgram
 from autoplan.ir.timeline import Timeline
@@ -66,8 +66,30 @@ def _mean(stages: Sequence[Mapping[str, float]], devices: Sequence[int]) -> Mapp
 
 def _memory(stage: StageProgram, counted: Account, pricer: Pricer) -> Mapping[str, int]:
     """All lines of the memory account at the peak."""
-    workspace = max(map(pricer.segment_workspace, stage.segments.values()), default=0)
-    return {**counted.lines, **estimated_lines(counted.lines, workspace, pricer.stack)}
+    beside = Beside(
+        workspace=max(map(pricer.segment_workspace, stage.segments.values()), default=0),
+        scores=_scores(stage, counted.in_flight, pricer),
+        gradients=counted.gradients,
+    )
+    return {**counted.lines, **estimated_lines(counted.lines, beside, pricer.stack)}
+
+
+def _scores(stage: StageProgram, in_flight: int, pricer: Pricer) -> int:
+    """Bytes of one copy of the scores between forward and backward, at most.
+
+    A layer that computes its forward pass again keeps them only while its backward pass runs.
+    """
+    copies = {key: pricer.segment_scores(segment) for key, segment in stage.segments.items()}
+    if not any(copies.values()):
+        return 0
+    kept = again = 0
+    for action in stage.actions:
+        if action.micro_batch == 0 and action.kind == "F":
+            kept += copies[action.segment]
+        elif action.micro_batch == 0 and action.kind == "B":
+            kept -= copies[action.segment]
+            again = max(again, copies[action.segment])
+    return in_flight * max(kept, 0) + again
 
 
 def _place(stage: StageProgram, counted: Account) -> str:

@@ -105,8 +105,8 @@ def with_spans(priced: Priced) -> Timeline:
 
 def _check_parallel(source: str, written: Mapping[str, Any], derived: Mapping[str, Any]) -> None:
     problems = []
-    for key in sorted({*written, *derived}):
-        left, right = written.get(key), derived.get(key)
+    for key, left in sorted(written.items()):
+        right = derived.get(key)
         if left != right:
             allowed = f"{shown(right)}, as the decisions say"
             problems.append(Problem(source, f"$.parallel.{key}", shown(left), allowed))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autoplan.errors import InputError
 from autoplan.ir.machine import Hardware
+from autoplan.ir.program import Program
 from autoplan.ir.timeline import MEMORY_LINES
 from autoplan.lower import lower
 from autoplan.presets import DEGREES, Pin, Pins, build_plan, parse_pins
 from autoplan.simulate import simulate
+from autoplan.workflow.configured import (
+    Configured,
+    better_plan,
+    config_document,
+    read_configured,
+)
 from autoplan.workflow.documents import price_plan
 from autoplan.workflow.measured import compare_measured, parse_measured
 from autoplan.workflow.prediction import Priced
@@ -23,10 +30,12 @@ BETTER = 1.10
 """By how much each number of the machine is bettered to see what would help."""
 KEPT: Mapping[str, tuple[str, ...]] = {
     "recompute": (), "micro_batch": (), "schedule": ("pp",), "zero": ("dp", "cp"),
-    "sp": ("tp", "tp2"), "vocab": ("tp", "tp2"),
+    "sp": ("tp", "tp2"), "vocab": ("tp", "tp2"), "vpp": ("pp",),
 }  # fmt: skip
 """Decisions that the other plan of `--why-not` takes over where its pins leave them open, if they
 are decisions: where one of these degrees is above one."""
+SCHEDULING = frozenset({"schedule", "vpp"})
+"""Decisions that only make sense together."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,8 @@ class Explanation:
 
     Attributes:
         target: the plan.
-        document: `operators` per stage, `gains` of a better machine, and where asked for `why_not`
-            and `measured`.
+        document: `operators` per stage, `gains` of a better machine, and where asked for `why_not`,
+            `measured`, `config` and `better`.
         other: the plan of `--why-not`, where there is one.
     """
 
@@ -45,16 +54,26 @@ class Explanation:
     other: Priced | None = None
 
 
-def plan_explain(question: Question, why_not: str = "", measured: str | None = None) -> Explanation:
+def plan_explain(
+    question: Question,
+    why_not: str = "",
+    measured: str | None = None,
+    config: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> Explanation:
     """Where time and memory of a plan go.
 
     Args:
         question: a plan file, or model and machine with pins.
         why_not: pins of another plan to compare with, or "".
         measured: what was measured, such as `step_time=1.2s`, or None.
+        config: a configuration of other software that decides the plan, or ""; the question then
+            needs a machine, and a model only where the configuration does not describe it. Where it
+            is a log, `measured` is what this says unless given.
+        progress: told now and then how far the search for a better plan than `config` is.
 
     Raises:
-        InputError: bad question, pins or measurement; every problem at once.
+        InputError: bad question, configuration, pins or measurement; every problem at once.
     """
     problems = list(question.problems)
     pins: Pins = {}
@@ -67,29 +86,42 @@ def plan_explain(question: Question, why_not: str = "", measured: str | None = N
         values = parse_measured(measured) if measured is not None else {}
     except InputError as error:
         problems += error.problems
-    target = find_plan(replace(question, problems=tuple(problems)), spans=True)
+    question = replace(question, problems=tuple(problems))
+    configured = read_configured(question, config) if config else None
+    values = values or (configured.measured if configured else {})
+    target = _find(configured.question if configured else question, configured)
     priced = target.priced
     program = lower(priced.graph, priced.plan)
     document: dict[str, Any] = {
         "operators": stage_operators(priced.graph, priced.plan, program),
-        "gains": [
-            {
-                "better": what,
-                "step_time_s": seconds,
-                "faster": 1 - seconds / priced.timeline.step_time,
-            }
-            for what, seconds in (
-                (what, simulate(program, hardware, priced.plan.stack).step_time)
-                for what, hardware in _better_machines(priced.plan.hardware)
-            )
-        ],
+        "gains": list(_gains(program, priced)),
     }
     other: Priced | None = None
     if pins:
         other, document["why_not"] = _why_not(priced, pins)
     if values:
         document["measured"] = compare_measured(priced, values)
+    if configured:
+        document["config"] = config_document(configured, priced, document.get("measured", ()))
+        document["better"] = better_plan(configured, priced, document["config"], progress)
     return Explanation(target, document, other)
+
+
+def _find(question: Question, configured: Configured | None) -> Target:
+    """The plan; what a configuration makes impossible is told as its own."""
+    try:
+        target = find_plan(question, spans=True)
+    except InputError as error:
+        raise (configured.blame(error) if configured else error) from None
+    return replace(target, assumed=(*configured.notes, *target.assumed)) if configured else target
+
+
+def _gains(program: Program, priced: Priced) -> Iterator[dict[str, Any]]:
+    """What each better machine would give."""
+    for what, hardware in _better_machines(priced.plan.hardware):
+        seconds = simulate(program, hardware, priced.plan.stack).step_time
+        faster = 1 - seconds / priced.timeline.step_time
+        yield {"better": what, "step_time_s": seconds, "faster": faster}
 
 
 def _better_machines(hardware: Hardware) -> Iterator[tuple[str, Hardware]]:
@@ -120,6 +152,8 @@ def _why_not(priced: Priced, pins: Pins) -> tuple[Priced | None, dict[str, Any]]
         for key, value in priced.parallel.items()
         if key in KEPT and key not in pins and _is_pin(priced.parallel, key, value)
     }
+    if pins.keys() & SCHEDULING:
+        kept = {key: pin for key, pin in kept.items() if key not in SCHEDULING}
     degrees = {
         key: Pin((value,))
         for key, value in priced.parallel.items()

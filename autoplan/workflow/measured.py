@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autoplan.cost import part_spreads
 from autoplan.errors import InputError, Problem, nearest
 from autoplan.units import parse_quantity
-from autoplan.workflow.prediction import Priced, memory_interval, part_spreads
+from autoplan.workflow.prediction import Priced, memory_interval
 
 ALLOWED = "step_time=1.2s, mfu=45%, tokens_per_s=12000 or memory=61GiB"
 

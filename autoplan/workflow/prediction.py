@@ -3,12 +3,7 @@
 MFU counts the model's own FLOPs (no recomputation, causal attention counted as `cost.flops` says)
 against `peak_flops_for_mfu`; HFU counts what is executed.
 
-The interval is what the evidence of the profiles says until calibration replaces it: each part of
-the step is uncertain by the spread of the number that decides it, and the parts are taken to err
-together. Compute and the bubble, which is other stages' compute, follow the efficiency of matrix
-products; the optimizer follows memory bandwidth; what every step costs the stack follows its own
-spread; everything else is communication and follows the
-widest of the levels. It is never narrower than `NARROWEST`.
+The interval is `cost.uncertainty`'s.
 
 Of memory, `load_peak` is a device's while parameters are loaded, `host` a node's; `first_step_peak`
 equals the peak of every step, since optimizer states exist before the first one.
@@ -16,23 +11,19 @@ equals the peak of every step, since optimizer states exist before the first one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, hypot
 from typing import Any
 
-from autoplan.cost import model_flops
+from autoplan.cost import forward_flops, half_width, model_flops, spread_of
 from autoplan.describe import describe
 from autoplan.ir.graph import Graph
-from autoplan.ir.machine import Evidence, Hardware, Stack
+from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.plan import Plan
 from autoplan.ir.timeline import MEMORY_LINES, Timeline
 from autoplan.lower import stage_instances
 
-NARROWEST = 0.08
-"""Least half-width of an interval, as a fraction. [empirical] No model of a step is surer."""
-UNSTATED_SPREAD = {"assumed": 1.2, "fitted": 1.1}
-"""Spread of a number whose profile states none, by the kind of its evidence."""
 ESTIMATED_LINES = {"allocator": "allocator_fraction", "framework": "framework_bytes"}
 """Memory lines that a constant of the stack decides."""
 WORKSPACE_SPREAD = 1.5
@@ -124,10 +115,7 @@ def recomputed_flops(graph: Graph, plan: Plan) -> float:
         for index, _, recompute in stage
         if recompute
     )
-    forward = {name: replace(block, backward=()) for name, block in graph.blocks.items()}
-    return model_flops(
-        replace(graph, blocks=forward, instances=again), plan.workload.global_batch_size
-    )
+    return forward_flops(graph, again, plan.workload.global_batch_size)
 
 
 def predicted_document(
@@ -135,7 +123,7 @@ def predicted_document(
 ) -> dict[str, Any]:
     """The `predicted` object of a plan file. Units stand in the keys; rates are per second."""
     seconds = timeline.step_time
-    half = interval_half_width(timeline.breakdown, hardware, stack)
+    half = half_width(timeline.breakdown, hardware, stack)
     per_device = work.flops / seconds / work.devices if work.flops is not None else None
     executed = work.executed_flops
     peak = hardware.device.peak_flops_for_mfu
@@ -190,39 +178,6 @@ def _peak(lines: Mapping[str, int]) -> int:
     return sum(lines.get(line, 0) for line in MEMORY_LINES)
 
 
-def interval_half_width(breakdown: Mapping[str, float], hardware: Hardware, stack: Stack) -> float:
-    """How far the step time may be off, as a fraction; see the module."""
-    total = sum(breakdown.values())
-    if total <= 0:
-        return NARROWEST
-    spreads = part_spreads(breakdown, hardware, stack)
-    off = sum(seconds * (spreads[kind] - 1) for kind, seconds in breakdown.items())
-    return max(NARROWEST, off / total)
-
-
-def part_spreads(kinds: Iterable[str], hardware: Hardware, stack: Stack) -> dict[str, float]:
-    """Part of a step -> the factor by which it may be off; see the module."""
-    evidence = hardware.evidence
-    compute = _spread(evidence.get("device.gemm_efficiency"))
-    memory = _spread(evidence.get("device.memory_efficiency"))
-    links = [
-        _spread(evidence.get(f"levels.{level.name}.{number}"))
-        for level in hardware.levels
-        for number in ("bandwidth", "efficiency")
-    ]
-    fixed = _spread(stack.evidence.get("fixed_step_s"))
-    spreads = {"compute": compute, "bubble": compute, "optimizer": memory, "fixed": fixed}
-    communication = max(links, default=1.0)
-    return {kind: spreads.get(kind, communication) for kind in kinds}
-
-
-def _spread(evidence: Evidence | None) -> float:
-    """The factor by which a number may be off."""
-    if evidence is None:
-        return UNSTATED_SPREAD["assumed"]
-    return evidence.spread or UNSTATED_SPREAD.get(evidence.kind, 1.0)
-
-
 def memory_verdict(timeline: Timeline, plan: Plan) -> str:
     """Whether a plan fits.
 
@@ -251,6 +206,6 @@ def memory_interval(timeline: Timeline, stack: Stack) -> tuple[float, float]:
 
 def _memory_off(lines: Mapping[str, int], stack: Stack) -> float:
     """By how many bytes a peak may be off: its estimated lines, erring independently."""
-    spreads = {k: _spread(stack.evidence.get(c)) for k, c in ESTIMATED_LINES.items()}
+    spreads = {k: spread_of(stack.evidence.get(c)) for k, c in ESTIMATED_LINES.items()}
     spreads["workspace"] = WORKSPACE_SPREAD
     return hypot(*(lines.get(line, 0) * (s - 1) for line, s in spreads.items()))

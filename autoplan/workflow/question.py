@@ -22,6 +22,7 @@ from autoplan.ir.graph import Graph
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.workload import Workload
+from autoplan.presets import notes
 from autoplan.presets.pins import LATER, PARSERS, Pins, parse_pins
 from autoplan.units import GIB, format_bytes, parse_quantity
 
@@ -79,6 +80,7 @@ class Question:
         batch: the batch to assume where none is given, or None for one that fills the machine:
             answers about several machines are about one batch.
         problems: what is wrong with whatever else was typed, to be reported with the rest.
+        model: the subject itself where no name leads to it, or None.
     """
 
     subject: str
@@ -90,6 +92,7 @@ class Question:
     download: bool = False
     batch: int | None = None
     problems: tuple[Problem, ...] = ()
+    model: DecoderConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,12 @@ def resolve(question: Question) -> Inputs:
         InputError: every problem of the model, machine, stack, pins and options at once.
     """
     problems = Problems("command line", list(question.problems))
-    config = problems.attempt(lambda: load_model(question.subject, question.download))
+    config = question.model or problems.attempt(
+        lambda: load_model(question.subject, question.download)
+    )
     hardware, stack = load_machine(question, problems)
     pins = problems.attempt(lambda: parse_pins(question.pins))
-    document, assumed = _workload(question, config, hardware, pins or {}, problems)
+    document, assumed = _workload(question, config, (hardware, stack), pins or {}, problems)
     workload = problems.attempt(lambda: _parse(document))
     if hardware and workload:
         problems.found += _peak_problems(workload, hardware)
@@ -131,6 +136,7 @@ def resolve(question: Question) -> Inputs:
     graph = step_graph(config, workload)
     if question.stack is None:
         assumed = [f"stack {stack.name}", *assumed]
+    assumed += notes(pins or {}, stack)
     return Inputs(graph, config, hardware, stack, workload, pins or {}, tuple(assumed))
 
 
@@ -151,7 +157,7 @@ def load_machine(question: Question, problems: Problems) -> tuple[Hardware | Non
     """Hardware and stack of a question; problems are recorded."""
     overrides = _overrides(question.overrides, problems)
     hardware = problems.attempt(lambda: load_hardware(question.machine, overrides))
-    keys = (*PARSERS, *sorted(LATER))
+    keys = (*PARSERS, *sorted(LATER), "precision")
     stack = problems.attempt(lambda: load_stack(question.stack or DEFAULT_STACK, keys))
     return hardware, stack
 
@@ -187,7 +193,7 @@ def _as_flag(problem: Problem) -> Problem:
 def _workload(
     question: Question,
     config: DecoderConfig | None,
-    hardware: Hardware | None,
+    machine: tuple[Hardware | None, Stack | None],
     pins: Pins,
     problems: Problems,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -195,6 +201,7 @@ def _workload(
 
     Without a model or machine, which is a problem already, placeholders let the rest be judged.
     """
+    hardware, stack = machine
     given = dict(question.options.given)
     given |= {name: _number(given[name]) for name in NUMBERS if name in given}
     headroom = given.pop("memory_headroom", None)
@@ -204,7 +211,7 @@ def _workload(
     assumed: dict[str, Any] = {
         "global_batch_size": filling,
         "seq_len": min(DEFAULT_SEQ_LEN, config.max_positions) if config else 1,
-        "precision": usual_precision(hardware) if hardware else "fp32",
+        "precision": usual_precision(hardware, stack) if hardware else "fp32",
     }
     words = {"global_batch_size": "batch", "seq_len": "sequence", "precision": "precision"}
     notes = [f"{words[k]} {value}" for k, value in assumed.items() if k not in given]
@@ -244,15 +251,22 @@ def filling_batch(devices: int, pins: Pins) -> int:
     return devices * micro * -(-SEQUENCES_PER_DEVICE // micro)
 
 
-def usual_precision(hardware: Hardware) -> str:
-    """bf16_mixed on devices made for it; fp32 without bf16 and where devices are host cores."""
+def usual_precision(hardware: Hardware, stack: Stack | None = None) -> str:
+    """The stack's usual bundle, or bf16_mixed, on devices made for it; fp32 without bf16 and where
+    devices are host cores.
+    """
     made_for = "bf16" in hardware.device.peak_flops and not hardware.host.ranks_share_cores
-    return "bf16_mixed" if made_for else "fp32"
+    usual = stack.defaults.get("precision", "bf16_mixed") if stack else "bf16_mixed"
+    return str(usual) if made_for else "fp32"
 
 
 def usual_headroom(hardware: Hardware) -> int:
+    """Bytes that a plan leaves free on every device of a machine, by default."""
+    return headroom_of(hardware.device.memory)
+
+
+def headroom_of(memory: int) -> int:
     """6 % of a device's memory, at least 1 GiB but on small devices."""
-    memory = hardware.device.memory
     share = round(HEADROOM_SHARE * memory)
     return share if memory < SMALL_DEVICE else max(share, HEADROOM_LEAST)
 

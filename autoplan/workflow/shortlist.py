@@ -19,9 +19,9 @@ from autoplan.workflow.question import Question
 
 MOST = 4
 """Plans of a shortlist."""
-KIND = (*DEGREES, "zero", "recompute")
+KIND = (*DEGREES, "vpp", "zero", "recompute")
 """Keys in which plans worth measuring differ."""
-PINNED = (*DEGREES, "zero", "recompute", "micro_batch", "schedule")
+PINNED = (*DEGREES, "vpp", "zero", "recompute", "micro_batch", "schedule")
 """Keys that a command repeats."""
 
 
@@ -83,7 +83,7 @@ def pin_text(parallel: Mapping[str, Any]) -> str:
         value = parallel.get(key)
         if value is None or isinstance(value, Mapping) or key not in PARSERS:
             continue
-        if key == "schedule" and parallel.get("pp", 1) == 1:
+        if key == "schedule" and parallel.get("pp", 1) == 1 or (key, value) == ("vpp", 1):
             continue
         word = f"{key}={value}"
         try:

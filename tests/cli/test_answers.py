@@ -116,6 +116,37 @@ def test_explain_says_where_and_why(capsys, plans, tmp_path):
     assert "--measured" in capsys.readouterr().err
 
 
+def test_a_configuration_is_explained(capsys, tmp_path):
+    """What was read, what was not, whether the run was good, and what would be better."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 2 pretrain_gpt.py --tensor-model-parallel-size 2 "
+        "--micro-batch-size 1 --global-batch-size 4 --seq-length 32 --sideways 3 "
+        "--overlap-grad-reduce\n"
+    )
+    words = f"explain --config {script} tiny-llama cpu-host --measured step_time=30s"
+    assert run(words) == 0
+    out, _ = capsys.readouterr()
+    for word in (
+        f"(assumed: 2 devices, as {script} starts",
+        f"{script} (megatron): tp=2",
+        "not understood: --sideways 3",
+        "without a price: --overlap-grad-reduce",
+        "the run is slower than this configuration should be: 30 s",
+        "with the same model, machine, batch and software",
+        "a better plan takes",
+        "if it does as this run did",
+    ):
+        assert word in out
+    explanation = document(capsys, words)["explanation"]
+    assert set(explanation) == {"operators", "gains", "measured", "config", "better"}
+    assert explanation["config"]["run"]["verdict"] == "slower"
+    assert run(f"explain --config {script} cpu-host") == 2
+    assert "MODEL" in capsys.readouterr().err
+    assert run(f"explain --config {tmp_path / 'none.sh'} cpu-host") == 2
+    assert "no such file" in capsys.readouterr().err
+
+
 def test_explanations_are_documents(capsys, plans):
     answer = document(capsys, f"explain {plans[0]} --why-not tp=2 --measured mfu=10%")
     explanation = answer["explanation"]

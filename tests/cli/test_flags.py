@@ -20,13 +20,15 @@ COMMON = "--json --quiet -q --version"
 FLAGS = {
     "search": f"{COMMON} {ASKING} --goal --top --output -o --report",
     "simulate": f"{COMMON} {ASKING} --trace --output -o --report",
-    "explain": f"{COMMON} {ASKING} --why-not --measured --report",
+    "explain": f"{COMMON} {ASKING} --why-not --measured --config --report",
     "compare": f"{COMMON} --report",
     "lower": f"{COMMON} {ASKING} --output -o",
     "run": f"{COMMON} {ASKING} --steps --data --verify --no-verify --save --resume --rehearse "
     "--transport --device --nnodes --nproc-per-node --node-rank --rdzv-endpoint --rdzv-id "
     "--master-addr",
     "show": f"{COMMON} --download",
+    "profile": f"{COMMON} --ranks --topology --nccl-log --extends --output -o",
+    "validate": f"{COMMON} --runs --steps --output -o --report",
 }
 """A new knob belongs in a file; a new flag is a reviewed change of this table."""
 

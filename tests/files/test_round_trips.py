@@ -21,7 +21,7 @@ from autoplan.files.quantities import GB_PER_S, GIBIBYTES, GIGAFLOP, MICROSECOND
 from autoplan.files.stack import dump_stack, load_stack, parse_stack
 from autoplan.files.text import digest, format_json, read_json, write_json
 from autoplan.files.workload import dump_workload, parse_workload
-from autoplan.ir.plan import Plan, Strategy
+from autoplan.ir.plan import Plan, Schedule, Strategy
 from autoplan.ir.workload import PRECISIONS
 from tests.files.examples import plan, program, workload
 
@@ -70,6 +70,20 @@ def test_a_plan_comes_back_with_what_is_written_for_people(tmp_path: Path) -> No
     file = parse_plan(read_json(tmp_path / "plan.json"), "plan.json")
     assert file.plan == plan()
     assert (file.parallel, file.predicted, file.search) == (parallel, predicted, None)
+
+
+def test_chunks_come_back_and_are_not_written_where_a_stage_is_one() -> None:
+    whole = dump_plan(plan(), {}, None, None, "0")
+    assert not any("chunk" in run for stage in whole["stages"] for run in stage["runs"])
+    stages = tuple(
+        replace(stage, runs=(stage.runs[0], replace(stage.runs[1], chunk=1)))
+        for stage in plan().stages
+    )
+    chunked = replace(plan(), stages=stages, schedule=Schedule("interleaved", 2))
+    document = json.loads(format_json(dump_plan(chunked, {}, None, None, "0")))
+    assert parse_plan(document, "plan.json").plan == chunked
+    assert chunked.chunks == 2
+    assert [index for index, _ in chunked.virtual_stages] == [0, 1, 0, 1]
 
 
 def test_a_digest_sees_content_only() -> None:

@@ -46,6 +46,24 @@ def problems(plan: Plan) -> list[str]:
 
 
 BLOCKS = Run("embedding", 1), Run("layer", 2), Run("head", 1)
+
+
+def chunked(second: str = "layer") -> Plan:
+    """Four chunks of one block each on two stages."""
+    plan = plan_of(stages=2, family="interleaved")
+    first = Run("embedding", 1), Run(second, 1, chunk=1)
+    return with_runs(plan, first, (Run("layer", 1), Run("head", 1, chunk=1)))
+
+
+def with_two_homes() -> Plan:
+    """One layer hands over to the other in a layout of their own."""
+    plan, home = chunked("layer#2"), Home((S("s"),), (S("s"),))
+    layer = plan.strategies["layer"]
+    second = replace(layer, homes={**layer.homes, "x": home})
+    plan = replace(plan, strategies={**plan.strategies, "layer#2": second})
+    return with_strategy(plan, "layer", homes={"mlp": home})
+
+
 ILLEGAL = {
     "too few blocks": (lambda p: with_runs(p, BLOCKS[:2]), "3 blocks"),
     "a stage without blocks": (
@@ -53,6 +71,27 @@ ILLEGAL = {
     ),
     "a block in the wrong place": (
         lambda p: with_runs(p, (BLOCKS[1], BLOCKS[0], BLOCKS[2])), "strategy `layer`",
+    ),
+    "a chunk without blocks": (
+        lambda p: with_runs(chunked(), BLOCKS[:2], (replace(BLOCKS[2], chunk=1),)),
+        r"\$\.stages\[0\]: found no block in chunk 1",
+    ),
+    "a schedule of chunks without any": (
+        lambda p: replace(plan_of(stages=2), schedule=Schedule("interleaved", 2)),
+        "interleaved, with 1 chunks",
+    ),
+    "chunks in a schedule of whole stages": (
+        lambda p: replace(chunked(), schedule=Schedule("1f1b", 2)), "1f1b, with 2 chunks",
+    ),
+    "chunks on one stage": (
+        lambda p: with_runs(p, (*BLOCKS[:2], replace(BLOCKS[2], chunk=1))), "one stage, with 2",
+    ),
+    "turns that are not whole": (
+        lambda p: replace(chunked(), schedule=Schedule("interleaved", 1)),
+        "a multiple of the 2 stages",
+    ),
+    "chunks that are received in two layouts": (
+        lambda p: with_two_homes(), "as elsewhere on stage 0",
     ),
     "micro-batches that do not divide": (
         lambda p: replace(p, schedule=Schedule("1f1b", 3)), "a divisor of global_batch_size 8",

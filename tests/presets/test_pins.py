@@ -9,7 +9,7 @@ from autoplan.presets.pins import ALIASES, LATER, PARSERS, Pin, normalise_key, p
 
 GOOD = {
     "dp": "4", "tp": "2", "tp2": "2", "cp": "2", "pp": "2", "sp": "false", "zero": "3",
-    "vocab": "true", "order": "tp-dp-pp", "micro_batch": "2", "recompute": "full",
+    "vpp": "2", "vocab": "true", "order": "tp-dp-pp", "micro_batch": "2", "recompute": "full",
     "schedule": "gpipe", "layers_per_stage": "3+1",
 }  # fmt: skip
 
@@ -40,7 +40,8 @@ def test_several_texts_add_up():
         ("tensor_model_parallel_size=2", "tp=2"), ("--pp=2", "pp=2"), ("schedule=1F1B",
         "schedule=1f1b"), ("order=tp:dp", "order=tp-dp"), ("order=tp>dp", "order=tp-dp"),
         ("layers_per_stage=3:1", "layers_per_stage=3+1"), ("sp=on", "sp=true"),
-        ("sp=0", "sp=false"), ("tp = 2", "tp=2"),
+        ("sp=0", "sp=false"), ("tp = 2", "tp=2"), ("schedule=Interleaved1F1B",
+        "schedule=interleaved"), ("virtual_pipeline_model_parallel_size=2", "vpp=2"),
     ],
 )  # fmt: skip
 def test_spellings(text, same):
@@ -69,7 +70,7 @@ def test_choices_and_bounds():
     ["tp=0", "tp=-2", "tp=two", "tp=1.5", "tp=", "tp", "=2", "pp=-1", "zero=4", "zero=-1",
      "sp=maybe", "order=tp-tp", "order=tp-xp", "schedule=zb", "recompute=some", "micro_batch=0",
      "layers_per_stage=3+-1", "layers_per_stage=a", "sp<=1", "schedule<=gpipe", "tp<=2|4",
-     "ep=2", "vpp=2", "tqp=2", "tp=nan", "tp=inf", "dp=-2"],
+     "ep=2", "vpp=0", "tqp=2", "tp=nan", "tp=inf", "dp=-2"],
 )  # fmt: skip
 def test_wrong_pins_are_refused(text):
     (problem,) = problems(text)

@@ -18,7 +18,7 @@ from autoplan.ir.machine import Level, Stack
 from autoplan.ir.plan import Plan
 from autoplan.ir.workload import PRECISIONS, Workload
 from autoplan.lower import lower
-from autoplan.presets import DEGREES, build_plan, parse_pins, spread_layers
+from autoplan.presets import DEGREES, build_plan, notes, parse_pins, spread_layers
 from tests.generators import ADAMW, machine
 
 MODELS = (
@@ -58,6 +58,9 @@ def random_pins(rng: Random) -> Pinned:
     )
     if pins["pp"] == 2:
         pins["layers_per_stage"] = rng.choice(((2, 2), (3, 1), (1, 3)))
+        if rng.random() < 0.4:
+            pins |= {"vpp": 2, "schedule": "interleaved"}
+            pins["layers_per_stage"] = rng.choice(((1, 1, 1, 1), (0, 1, 2, 1), (1, 1, 2, 0)))
     return pins
 
 
@@ -181,6 +184,13 @@ BAD = {
     "a batch that does not divide": ("dp=2,micro_batch=5", 2, 1),
     "several values": ("tp=1|2,zero=0|1", 2, 2),
     "three at once": ("dp=3,pp=8,layers_per_stage=1+1", 4, 2),
+    "chunks on one stage": ("vpp=2", 1, 1),
+    "more chunks than layers": ("pp=2,vpp=4", 2, 1),
+    "layers of stages, not of chunks": ("pp=2,vpp=2,layers_per_stage=2+2", 2, 1),
+    "a chunk without blocks": ("pp=2,vpp=2,layers_per_stage=2+0+1+1", 2, 1),
+    "chunks in another schedule": ("pp=2,vpp=2,schedule=1f1b", 2, 1),
+    "micro-batches that are no whole turns": ("pp=2,vpp=2,micro_batch=64", 2, 1),
+    "turns, a schedule and layers": ("pp=2,vpp=3,micro_batch=64,schedule=gpipe", 2, 3),
 }
 
 
@@ -191,6 +201,68 @@ def test_bad_pins_are_reported(what):
         lower(graph_of("tiny-llama"), plan_of("tiny-llama", pins, devices))
     assert len(caught.value.problems) >= least
     assert all(problem.found and problem.allowed for problem in caught.value.problems)
+
+
+def test_chunks_alone_imply_their_schedule():
+    found = describe(graph_of("tiny-llama"), plan_of("tiny-llama", "pp=2,vpp=2", 2))
+    assert (found["vpp"], found["schedule"]) == (2, "interleaved")
+    assert found["layers_per_stage"] == [1, 1, 1, 1]
+    one = describe(graph_of("tiny-llama"), plan_of("tiny-llama", "pp=2,schedule=interleaved", 2))
+    assert (one["vpp"], one["schedule"]) == (1, "1f1b")
+
+
+def test_chunk_c_of_stage_s_is_virtual_stage_c_p_plus_s():
+    plan = plan_of("tiny-llama", "pp=2,vpp=2,layers_per_stage=0+1+2+1", 2)
+    runs = [[(run.strategy, run.count, run.chunk) for run in stage.runs] for stage in plan.stages]
+    assert runs == [
+        [("embedding", 1, 0), ("layer", 2, 1)],
+        [("layer", 1, 0), ("layer", 1, 1), ("head", 1, 1)],
+    ]
+
+
+def test_turns_that_do_not_divide_name_the_micro_batches_that_do():
+    with pytest.raises(InputError) as caught:
+        plan_of("tiny-llama", "pp=2,vpp=2,micro_batch=4", 2, batch=12)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.found) == ("micro_batch", "4, so 3 micro-batches")
+    assert "micro_batch in {1, 2, 3, 6}" in problem.allowed
+
+
+def test_a_stack_without_interleaving_refuses_chunks():
+    stack = Stack("plain", restricts={"schedule": ("gpipe", "1f1b")})
+    with pytest.raises(InputError, match="1 on stack plain, whose schedules are gpipe, 1f1b"):
+        plan_of("tiny-llama", "pp=2,vpp=2", 2, stack)
+
+
+ALTERNATING = Stack("other", habits=("selective_alternate",))
+
+
+@pytest.mark.parametrize(
+    ("pins", "devices", "again"),
+    [
+        ("recompute=selective", 1, [[0, 1, 0, 1]]),
+        ("pp=2,layers_per_stage=3+1,recompute=selective", 2, [[0, 1, 0], [0]]),
+        ("pp=2,vpp=2,layers_per_stage=1+1+1+1,recompute=selective", 2, [[0, 1], [0, 1]]),
+    ],
+)
+def test_selective_is_every_second_layer_of_a_stage_where_the_stack_says_so(pins, devices, again):
+    plan = plan_of("tiny-llama", pins, devices, ALTERNATING)
+    found = [
+        [run.recompute for run in stage.runs if run.strategy == "layer" for _ in range(run.count)]
+        for stage in plan.stages
+    ]
+    assert found == again
+    assert describe(graph_of("tiny-llama"), plan)["recompute"] == "selective"
+    assert not notes(parse_pins([pins]), ALTERNATING)
+
+
+def test_selective_is_none_where_it_would_recompute_scores():
+    plan = plan_of("tiny-llama", "recompute=selective", 1)
+    assert plan == plan_of("tiny-llama", "recompute=none", 1)
+    assert describe(graph_of("tiny-llama"), plan)["recompute"] == "none"
+    assert notes(parse_pins(["recompute=selective"]), Stack("toy")) == (
+        "recompute=selective is none: attention keeps no scores",
+    )
 
 
 def test_a_stack_restricts_pins():

@@ -34,6 +34,7 @@ LLAMA = TINY_LLAMA
 TIED = replace(TINY_LLAMA, name="tiny-tied", tied_embeddings=True)
 DEEP = replace(TINY_LLAMA, name="tiny-deep", layers=4)
 ODD = replace(TINY_LLAMA, name="tiny-odd", layers=3)
+DEEPER = replace(TINY_LLAMA, name="tiny-deeper", layers=8)
 GPT = replace(TINY_GPT, attention_dropout=0.1)
 GEMMA = replace(
     TINY_LLAMA, family="gemma", name="tiny-gemma", kv_heads=1, norm_offset=1.0,
@@ -119,6 +120,21 @@ def _pipelines() -> tuple[Case, ...]:
     )
 
 
+def _chunks() -> tuple[Case, ...]:
+    """Interleaved stages: one turn and several, two and four stages, uneven and unlike chunks."""
+    return (
+        Case(2, "pp=2,vpp=2,micro_batch=2", DEEP),
+        Case(2, "pp=2,vpp=2", DEEP, batch=6, steps=3),
+        Case(2, "pp=2,vpp=3,layers_per_stage=1+1+2+1+2+1", DEEPER),
+        Case(2, "pp=2,vpp=2,layers_per_stage=0+2+2+0", replace(DEEP, tied_embeddings=True)),
+        Case(2, "pp=2,vpp=2", DEEP, trainable=r"layers\.2\."),
+        Case(4, "pp=4,vpp=2", DEEPER, batch=8),
+        Case(4, "dp=2,pp=2,vpp=2,zero=3", replace(GPT, layers=4), batch=8),
+        Case(4, "tp=2,pp=2,vpp=2,recompute=full", DEEP),
+        Case(4, "cp=2,pp=2,vpp=2", DEEP, lengths=PACKED),
+    )
+
+
 CASES = (
     Case(2, "dp=2", steps=3),
     Case(2, "dp=2", text=True),
@@ -142,6 +158,8 @@ CASES = (
     Case(4, "dp=2,pp=2,zero=1", trainable=r"layers\.1\.|head|norm"),
     Case(4, "tp=2,pp=2", trainable=LORA, steps=3),
     Case(4, "dp=2,cp=2", lengths=PACKED),
+    *_chunks(),
+    Case(2, "pp=2,recompute=selective", DEEP),
     Case(2, "tp=2", GPT),
     Case(2, "cp=2", GPT),
     Case(4, "dp=2,pp=2,zero=2", GPT),
@@ -201,7 +219,7 @@ class Prepared:
 def prepare(case: Case) -> Prepared:
     """Build the plan that a case's pins name, and lower it."""
     graph = step_graph(case.model, case.workload)
-    profile = (machine(case.ranks), Stack("toy"))
+    profile = (machine(case.ranks), Stack("toy", habits=("selective_alternate",)))
     plan = build_plan(graph, case.model, profile, case.workload, parse_pins([case.pins]))
     shape = Shape(case.batch, case.seq_len, case.model.vocab)
     # Any text file will do; this one is at hand wherever the tests are.

@@ -21,7 +21,8 @@ class Prices:
     ) -> None:
         self.seconds, self.transfer = seconds, transfer
         self.overlaps, self.compute_contention = overlaps, contention
-        self.fixed_step = 0.0
+        self.beside = frozenset({"GATHER", "REDUCE"} if overlaps else ())
+        self.fixed_step = self.tensor_latency = 0.0
 
     def instruction_seconds(self, segment, mesh, groups):
         table = np.zeros(len(segment.code))
@@ -32,6 +33,9 @@ class Prices:
         return tuple(i.op if i.op in COLLECTIVES else "compute" for i in segment.code)
 
     def layer_floor(self, backward):
+        return 0.0
+
+    def crossed_floor(self, segment, mesh, groups, backward):
         return 0.0
 
     def exchange_seconds(self, nbytes, sources, targets):

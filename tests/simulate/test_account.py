@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoplan.ir.layout import Mesh
@@ -91,6 +93,17 @@ def test_one_forward_one_backward_holds_as_many_micro_batches_as_stages_follow()
         many = [account(s) for s in pipeline("1f1b", 2, micro_batches).stages]
         assert [a.lines["activations"] for a in many] == [a.lines["activations"] for a in few]
         assert [a.in_flight for a in many] == [2, 1]
+
+
+def test_chunks_hold_as_many_more_activations_as_published():
+    """Narayanan et al. 2021, section 2.2.2: 1 + (p - 1) / (p v) times those of 1F1B."""
+    config, kept = replace(TINY_LLAMA, layers=12), {}
+    for chunks, family in ((1, "1f1b"), (2, "interleaved"), (3, "interleaved")):
+        choices = Choices((), 2, 8, family, batch=8, chunks=chunks)
+        stage = make_program(config, choices).stages[0]
+        kept[chunks] = account(stage).lines["activations"]
+    for chunks in (2, 3):
+        assert kept[chunks] / kept[1] == pytest.approx(1 + 1 / (2 * chunks), abs=0.03)
 
 
 @pytest.mark.parametrize("family", ["gpipe", "1f1b"])

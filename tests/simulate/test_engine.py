@@ -19,12 +19,15 @@ from tests.simulate.prices import Prices
 
 PROGRAMS = {name: make_program(*case) for name, case in SAMPLE.items()}
 PIPELINES = {
-    (family, stages, micro_batches): make_program(
-        replace(TINY_LLAMA, layers=stages),
-        Choices((), stages, micro_batches, family, batch=micro_batches),
+    (family, stages, micro_batches, chunks): make_program(
+        replace(TINY_LLAMA, layers=stages * chunks),
+        Choices((), stages, micro_batches, family, batch=micro_batches, chunks=chunks),
     )
-    for family in ("gpipe", "1f1b")
-    for stages, micro_batches in ((2, 1), (2, 4), (4, 2), (4, 4), (4, 9))
+    for stages, micro_batches, chunks, families in (
+        *((p, m, 1, ("gpipe", "1f1b")) for p, m in ((2, 1), (2, 4), (4, 2), (4, 4), (4, 9))),
+        *((p, m, v, ("interleaved",)) for p, m, v in ((2, 2, 2), (2, 6, 3), (3, 6, 2), (4, 8, 2))),
+    )
+    for family in families
 }
 
 
@@ -41,15 +44,15 @@ def blocks(forward: float, backward: float):
 
 @pytest.mark.parametrize("case", PIPELINES)
 def test_equal_stages_and_free_transfers_take_the_closed_form(case):
-    _, stages, micro_batches = case
+    _, stages, micro_batches, chunks = case
     outcome = run(PIPELINES[case], Prices(blocks(1.0, 2.0)))
-    assert outcome.makespan == closed_form([3.0] * stages, micro_batches)
+    assert outcome.makespan == closed_form([3.0] * stages * chunks, micro_batches, chunks)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(PIPELINES)), st.integers(0, 10**6), st.sampled_from([0.0, 0.5, 4.0]))
 def test_makespan_is_at_least_what_stages_and_one_micro_batch_take(case, seed, transfer):
-    _, stages, micro_batches = case
+    _, stages, micro_batches, chunks = case
     random = Random(seed)
     forward, backward = random.randint(0, 4), random.randint(0, 4)
     ends_too = {
@@ -63,13 +66,12 @@ def test_makespan_is_at_least_what_stages_and_one_micro_batch_take(case, seed, t
         return ends_too.get(key.removesuffix(".first"), layer(key))
 
     outcome = run(PIPELINES[case], Prices(seconds, transfer))
-    per_stage = [float(forward + backward)] * stages
-    per_stage[0] += ends_too["embedding/F"] + ends_too["embedding/B"]
-    per_stage[-1] += ends_too["head/F"] + ends_too["head/B"]
+    parts = [float(forward + backward)] * stages * chunks
+    parts[0] += ends_too["embedding/F"] + ends_too["embedding/B"]
+    parts[-1] += ends_too["head/F"] + ends_too["head/B"]
     # A stage starts after the forwards before it; after its last backward, theirs follow.
-    for stage, seconds_of in enumerate(per_stage):
-        assert outcome.makespan >= sum(per_stage[:stage]) + micro_batches * seconds_of
-    assert outcome.makespan >= sum(per_stage) + 2 * (stages - 1) * transfer
+    assert outcome.makespan >= closed_form(parts, micro_batches, chunks)
+    assert outcome.makespan >= sum(parts) + 2 * (len(parts) - 1) * transfer
 
 
 @settings(max_examples=120, deadline=None)
@@ -143,7 +145,7 @@ def test_computing_is_slower_beside_a_collective():
 
 
 def test_a_wait_for_a_transfer_is_sending_and_the_rest_is_bubble():
-    program = PIPELINES["1f1b", 2, 1]
+    program = PIPELINES["1f1b", 2, 1, 1]
     outcome = run(program, Prices(blocks(2.0, 2.0), transfer=0.5))
     first, last = outcome.spent
     assert outcome.makespan == 2 * 4.0 + 2 * 0.5
@@ -158,7 +160,7 @@ def test_all_stages_take_the_norm_together():
 
 
 def test_names_who_waits_for_what_when_no_stage_can_go_on():
-    program = PIPELINES["1f1b", 2, 1]
+    program = PIPELINES["1f1b", 2, 1, 1]
     stages = [
         replace(stage, actions=tuple(a for a in stage.actions if a.kind not in ("SEND", "WAIT")))
         for stage in program.stages

@@ -1,0 +1,58 @@
+"""How far may a predicted step time be off? Half-widths of intervals that hold 80 % of runs.
+
+Two things are uncertain, and err independently of each other. Constants: each part of the step by
+the spread of the number that decides it, and the parts are taken to err together; compute and the
+bubble, which is other stages' compute, follow the efficiency of matrix products, the optimizer
+memory bandwidth, what every step costs the stack its own spread, everything else the widest of the
+levels. And what the model leaves out: the stack's `unexplained`, the factor within which 80 % of
+published runs lie whose constants were fitted without them. An interval is never narrower than
+`NARROWEST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import expm1, hypot, log
+
+from autoplan.ir.machine import Evidence, Hardware, Stack
+
+NARROWEST = 0.08
+"""Least half-width of an interval, as a fraction. [empirical] No model of a step is surer."""
+UNSTATED_SPREAD = {"assumed": 1.2, "fitted": 1.1}
+"""Spread of a number whose profile states none, by the kind of its evidence."""
+EIGHTY_PERCENT = 1.28
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+
+
+def half_width(breakdown: Mapping[str, float], hardware: Hardware, stack: Stack) -> float:
+    """How far the step time may be off, as a fraction; see the module."""
+    total = sum(breakdown.values())
+    if total <= 0:
+        return NARROWEST
+    spreads = part_spreads(breakdown, hardware, stack)
+    off = sum(seconds * (spreads[kind] - 1) for kind, seconds in breakdown.items()) / total
+    constants = EIGHTY_PERCENT * log(1 + off)
+    return max(NARROWEST, expm1(hypot(constants, log(stack.unexplained))))
+
+
+def part_spreads(kinds: Iterable[str], hardware: Hardware, stack: Stack) -> dict[str, float]:
+    """Part of a step -> the one-sigma factor by which it may be off; see the module."""
+    evidence = hardware.evidence
+    compute = spread_of(evidence.get("device.gemm_efficiency"))
+    memory = spread_of(evidence.get("device.memory_efficiency"))
+    links = [
+        spread_of(evidence.get(f"levels.{level.name}.{number}"))
+        for level in hardware.levels
+        for number in ("bandwidth", "efficiency")
+    ]
+    fixed = spread_of(stack.evidence.get("fixed_step_s"))
+    spreads = {"compute": compute, "bubble": compute, "optimizer": memory, "fixed": fixed}
+    communication = max(links, default=1.0)
+    return {kind: spreads.get(kind, communication) for kind in kinds}
+
+
+def spread_of(evidence: Evidence | None) -> float:
+    """The one-sigma factor by which a number may be off."""
+    if evidence is None:
+        return UNSTATED_SPREAD["assumed"]
+    return evidence.spread or UNSTATED_SPREAD.get(evidence.kind, 1.0)

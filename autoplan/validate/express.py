@@ -1,0 +1,327 @@
+"""What did a recorded run do, in our words? Record -> model, machine, stack, workload and pins.
+
+A record is expressed through the same doors as a question on the command line. What it leaves out
+is the stack's default, and what had to be taken for granted is named in `Case.assumed`. What the
+planner has no words for raises `NotExpressedError` with the reason; nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from autoplan.errors import AutoplanError, InputError, Problem
+from autoplan.files.data import bundled_names
+from autoplan.files.machine_spec import FOLDER, load_hardware
+from autoplan.files.stack import load_stack, recorded_stacks
+from autoplan.files.workload import parse_workload, precision_document
+from autoplan.frontends import step_graph
+from autoplan.ir.graph import Graph
+from autoplan.ir.machine import Hardware, Stack
+from autoplan.ir.model import DecoderConfig
+from autoplan.ir.record import Record, Shape
+from autoplan.ir.workload import PRECISIONS, Optimizer, Precision, Workload
+from autoplan.presets.legal import padded_vocab
+from autoplan.presets.pins import PARSERS, Pins, parse_pins
+
+GENERIC = "autoplan"
+"""The stack of a record whose software nobody has described."""
+USUAL_VOCAB = 50304
+"""GPT-2's vocabulary, padded to a multiple of 128: taken where a source does not say."""
+KINDS: Mapping[str, str] = {
+    "a100": "a100-80g", "a100-sxm": "a100-80g", "h100": "h100-80g", "h800": "h800-80g",
+    "a800": "a800-80g", "rtx-4090": "rtx4090", "rtx-4090-24g": "rtx4090", "4090": "rtx4090",
+    "v100": "v100-16g",
+}  # fmt: skip
+"""Published names of devices -> profile, where they differ from its own."""
+FULL_WORDS = ("full",)
+NO_SCHEDULE = ("dp", "")
+
+
+class NotExpressedError(AutoplanError):
+    """A run that the planner has no words for, and why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A record, expressed.
+
+    Attributes:
+        record: what was measured.
+        config, hardware, stack, workload, pins: what it was measured on, as `presets` takes it.
+        assumed: what the record did not say.
+    """
+
+    record: Record
+    config: DecoderConfig
+    hardware: Hardware
+    stack: Stack
+    workload: Workload
+    pins: Pins
+    assumed: tuple[str, ...]
+
+    @property
+    def graph(self) -> Graph:
+        """The training step; the same object for the same model and workload but for its batch."""
+        return _graph(self.config, self.workload.precision, self.workload.seq_len)
+
+
+def express(record: Record) -> Case:
+    """The case that a record describes.
+
+    Raises:
+        NotExpressedError: it leaves out what nobody can guess, or says what has no words yet.
+        InputError: what it says contradicts itself.
+    """
+    assumed: list[str] = []
+    batch = record.global_batch
+    if batch is None:
+        raise NotExpressedError("the batch is not published")
+    config = _config(record, assumed)
+    hardware = _hardware(record, assumed)
+    stack = stack_of(record)
+    workload = _workload(record, batch, stack, assumed)
+    pins = parse_pins(_pins(record, config, stack, assumed))
+    return Case(record, config, hardware, stack, workload, pins, tuple(assumed))
+
+
+# --- model ------------------------------------------------------------------------------------
+
+
+def _config(record: Record, assumed: list[str]) -> DecoderConfig:
+    """The decoder of a published shape: Llama-like with a gate, GPT-like without."""
+    shape = record.shape
+    if shape.experts:
+        raise NotExpressedError("mixture of experts")
+    if "mla_attention" in record.flags:
+        raise NotExpressedError("latent attention")
+    hidden, layers, heads, ffn, gated = _known(shape)
+    if shape.vocab is None:
+        assumed.append(f"vocabulary {USUAL_VOCAB}")
+    vocab, parts = shape.vocab or USUAL_VOCAB, int(record.parallel.get("tp") or 1)
+    if vocab % parts:
+        vocab = padded_vocab(vocab, parts)
+    return DecoderConfig(
+        family="llama" if gated else "gpt2",
+        name=record.name or "recorded",
+        hidden=hidden, layers=layers, heads=heads, kv_heads=shape.kv_heads or heads,
+        head_dim=shape.head_dim or hidden // heads, ffn=ffn, vocab=vocab,
+        max_positions=record.seq_len,
+        norm="rms_norm" if gated else "layer_norm",
+        activation="silu" if gated else "gelu_tanh",
+        gated=gated,
+        qkv_bias=not gated, output_bias=not gated, mlp_bias=not gated,
+        rope_theta=10000.0 if gated else None,
+        learned_positions=not gated,
+        tied_embeddings=bool(shape.tied),
+    )  # fmt: skip
+
+
+def _known(shape: Shape) -> tuple[int, int, int, int, bool]:
+    """What no model is without."""
+    needed = {
+        "hidden": shape.hidden, "layers": shape.layers, "heads": shape.heads, "ffn": shape.ffn,
+        "gated": shape.gated,
+    }  # fmt: skip
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise NotExpressedError(f"the model's {', '.join(missing)} not published")
+    hidden, layers, heads, ffn = (int(needed[n] or 0) for n in ("hidden", "layers", "heads", "ffn"))
+    return hidden, layers, heads, ffn, bool(shape.gated)
+
+
+# --- machine ----------------------------------------------------------------------------------
+
+
+def profile_of(device: str | None) -> str:
+    """The hardware profile of a published kind of device.
+
+    Raises:
+        NotExpressedError: there is none.
+    """
+    if device is None:
+        raise NotExpressedError("the device is not published")
+    word = re.sub(r"[ _]+", "-", device.strip().lower())
+    word = re.sub(r"(\d)gb", r"\1g", word)
+    name = KINDS.get(word, word)
+    if name not in bundled_names(FOLDER):
+        raise NotExpressedError(f"no hardware profile for {device}")
+    return name
+
+
+def _hardware(record: Record, assumed: list[str]) -> Hardware:
+    name = profile_of(record.device)
+    count, per_node = record.devices, record.per_node
+    rate = node_gigabits(record.inter or "", per_node or 1)
+    if rate is None and per_node and count > per_node:
+        assumed.append("links between nodes as in the profile")
+    return _machine(name, count, per_node, rate)
+
+
+@lru_cache(maxsize=1024)
+def _machine(name: str, count: int, per_node: int | None, gigabits: float | None) -> Hardware:
+    """A profile's machine of a size; `gigabits` a second leave a node in all."""
+    whole = load_hardware(name)
+    nodes = [level for level in whole.levels if level.name == "node"]
+    if per_node is None or not nodes or count < per_node:
+        return load_hardware(f"{name}:{count}")
+    if count % per_node:
+        raise NotExpressedError(f"{count} devices do not fill nodes of {per_node}")
+    overrides = {}
+    if gigabits is not None:
+        link = gigabits / 8 * nodes[0].shared_by / per_node
+        overrides["levels.node.bandwidth"] = f"{link}GB/s"
+    return load_hardware(f"{name}:{count // per_node}x{per_node}", overrides)
+
+
+def node_gigabits(text: str, per_node: int) -> float | None:
+    """Gigabits a second that leave a node, one direction, as a text says; None if it does not.
+
+    Understood: `N Gb/s per node`, `N Gb/s per GPU`, `K x … N Gb/s per node`, `N Gb/s xK per node`.
+    """
+    match = re.search(r"(\d+(?:\.\d+)?) ?Gb/s", text)
+    if not match:
+        return None
+    rate = float(match[1])
+    before = re.search(r"(\d+) ?x ", text[: match.start()])
+    after = re.match(r" ?x ?(\d+)", text[match.end() :])
+    several = before or after
+    if several:
+        return rate * int(several[1])
+    single = re.search(r"per (GPU|NPU|device|rank)", text[match.end() :], re.IGNORECASE)
+    return rate * per_node if single else rate
+
+
+# --- software ---------------------------------------------------------------------------------
+
+
+def stack_of(record: Record) -> Stack:
+    """The stack that a record names, or whose signs it bears; else the generic one."""
+    return _stack(record.stack or recorded_stack(record))
+
+
+@lru_cache(maxsize=64)
+def _stack(name: str) -> Stack:
+    return load_stack(name)
+
+
+def recorded_stack(record: Record) -> str:
+    """The bundled stack whose signs a record bears: with most of them, and named first."""
+    texts = {
+        "source": record.source,
+        "notes": "; ".join(filter(None, (record.notes, f"kernel: {record.kernel}"))),
+        "recompute": record.recompute or "",
+    }
+    best, most = GENERIC, (0, 0)
+    for name, signs in recorded_stacks().items():
+        found = [re.search(pattern, texts[part], re.I) for part, pattern in signs.items()]
+        rank = len(found), -min((match.start() for match in found if match), default=0)
+        if all(found) and (most == (0, 0) or rank > most):
+            best, most = name, rank
+    return best
+
+
+def _workload(record: Record, batch: int, stack: Stack, assumed: list[str]) -> Workload:
+    if any(flag.startswith("lora") for flag in record.flags):
+        raise NotExpressedError("the rank of the adapters is not published")
+    usual = str(stack.defaults.get("precision", "bf16_mixed"))
+    if record.precision is None:
+        assumed.append(f"precision {usual}")
+    problems: list[Problem] = []
+    precision = precision_document(_precision(record.precision or "bf16", usual), problems)
+    if problems:
+        raise InputError(problems)
+    document = {"global_batch_size": batch, "seq_len": record.seq_len, "precision": precision}
+    return parse_workload(document, record.id)
+
+
+def _precision(word: str, usual: str) -> str:
+    """The bundle of a published compute dtype, with what the stack keeps otherwise."""
+    _, comma, changes = usual.partition(",")
+    if word.partition(",")[0] in PRECISIONS:
+        return word
+    if word.startswith("bf16"):
+        return usual
+    if word.startswith("fp16"):
+        return "fp16_mixed" + comma + changes.replace("bf16", "fp16")
+    if word.startswith("fp8"):
+        return "fp8_tensor" + comma + changes
+    if word.startswith("fp32"):
+        return "fp32"
+    raise NotExpressedError(f"precision {word}")
+
+
+# --- layout -----------------------------------------------------------------------------------
+
+
+def _pins(record: Record, config: DecoderConfig, stack: Stack, assumed: list[str]) -> list[str]:
+    """The pins that a record states."""
+    parallel = record.parallel
+    if record.micro_batch is None:
+        raise NotExpressedError("the micro-batch is not published")
+    if parallel.get("tp") is None or parallel.get("pp") is None:
+        raise NotExpressedError("the layout is not published")
+    if (parallel.get("ep") or 1) > 1:
+        raise NotExpressedError("mixture of experts")
+    pins = {key: parallel.get(key) or 1 for key in ("tp", "pp", "cp")}
+    pins["micro_batch"] = record.micro_batch
+    if parallel.get("sp") is not None and pins["tp"] > 1:
+        pins["sp"] = bool(parallel["sp"])
+    zero = 3 if parallel.get("fsdp") else parallel.get("zero_stage")
+    if zero is not None:
+        pins["zero"] = zero
+    texts = [f"{key}={value}" for key, value in pins.items()]
+    texts += _schedule(record, assumed)
+    texts += _recompute(record.recompute, stack, assumed)
+    texts += _layers(record, config, int(pins["pp"]))
+    return texts
+
+
+def _schedule(record: Record, assumed: list[str]) -> list[str]:
+    word = (record.schedule or "").lower().replace("-", "_")
+    chunks = record.parallel.get("vpp") or 1
+    if chunks > 1 or word.startswith("interleaved"):
+        if "vpp" not in PARSERS:
+            raise NotExpressedError("interleaved stages")
+        return ["schedule=interleaved", f"vpp={chunks}"]
+    if word in NO_SCHEDULE:
+        if not word and (record.parallel.get("pp") or 1) > 1:
+            assumed.append("schedule 1f1b")
+        return []
+    parse, _ = PARSERS["schedule"]
+    try:
+        parse(word)
+    except ValueError:
+        raise NotExpressedError(f"schedule {record.schedule}") from None
+    return [f"schedule={word}"]
+
+
+def _recompute(text: str | None, stack: Stack, assumed: list[str]) -> list[str]:
+    if text is None:
+        assumed.append(f"recompute {stack.defaults.get('recompute', 'none')}")
+        return []
+    word = text.split()[0].lower()
+    parse, _ = PARSERS["recompute"]
+    try:
+        parse(word)
+    except ValueError:
+        raise NotExpressedError(f"recompute {text}") from None
+    return [f"recompute={word}"]
+
+
+def _layers(record: Record, config: DecoderConfig, stages: int) -> list[str]:
+    """Zero-bubble's own split: the ends, which hold embedding and head, have a layer less."""
+    if "first and last stage hold one layer less" not in record.notes or stages < 2:
+        return []
+    stages *= record.parallel.get("vpp") or 1
+    each, rest = divmod(config.layers + 2, stages)
+    if rest:
+        return []
+    return [f"layers_per_stage={'+'.join(map(str, (each - 1, *(each,) * (stages - 2), each - 1)))}"]
+
+
+@lru_cache(maxsize=256)
+def _graph(config: DecoderConfig, precision: Precision, seq_len: int) -> Graph:
+    return step_graph(config, Workload("train", 1, seq_len, precision, Optimizer()))
