@@ -2,7 +2,7 @@
 
     options   every option, declared once          asking    options -> the question of a verb
     output    stdout for data, stderr for the rest  failure   errors as text, JSON and exit codes
-    search simulate explain compare lower run show profile validate  the commands
+    search simulate explain compare lower run show profile validate calibrate  the commands
 
 Exit codes: 0 done, 2 bad input, 3 nothing fits, 4 a program check failed, 5 numbers differ from the
 reference, 6 a worker died or hung, 70 a bug, 130 interrupted. `--help` must be instant, so nothing
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import typer
 
+from autoplan.cli.calibrate import CalibrateOptions, calibrate
 from autoplan.cli.compare import CompareOptions, compare
 from autoplan.cli.explain import ExplainOptions, explain
 from autoplan.cli.failure import Bug, error_document, report_failure
@@ -66,6 +67,7 @@ COMMANDS = (
     "show",
     "profile",
     "validate",
+    "calibrate",
 )
 command(app, "search", SearchOptions)(search)
 command(app, "simulate", SimulateOptions)(simulate)
@@ -76,6 +78,7 @@ command(app, "run", RunOptions)(run)
 command(app, "show", ShowOptions)(show)
 command(app, "profile", ProfileOptions)(profile)
 command(app, "validate", ValidateOptions, ValidateCommand)(validate)
+command(app, "calibrate", CalibrateOptions)(calibrate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

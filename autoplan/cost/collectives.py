@@ -228,6 +228,20 @@ def direct_terms(geometry: Geometry, hardware: Hardware) -> Terms:
     return Terms(seconds, slowest)
 
 
+def process_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms:
+    """The price among processes of hosts, per byte of one rank's input: pairs exchange directly.
+
+    A gather sends the whole input to each peer, a scatter a part. Two processes reduce by
+    exchanging their inputs; more scatter and gather. Source: `runtime.distributed`.
+    """
+    terms, ranks = direct_terms(geometry, hardware), geometry.ranks
+    if kind == "reduce_scatter":
+        return terms
+    if kind == "all_gather" or ranks == ALL_REDUCE_PASSES:
+        return Terms(terms.seconds, ranks * terms.seconds_per_byte)
+    return Terms(ALL_REDUCE_PASSES * terms.seconds, ALL_REDUCE_PASSES * terms.seconds_per_byte)
+
+
 def collective_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms:
     """The price of a collective per byte of one rank's input operand.
 
@@ -244,6 +258,8 @@ def collective_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms
         return NOTHING
     if kind == "all_to_all":
         return direct_terms(geometry, hardware)
+    if hardware.host.ranks_share_cores:
+        return process_terms(kind, geometry, hardware)
     passes = ALL_REDUCE_PASSES if kind == "all_reduce" else 1
     whole = geometry.ranks if kind == "all_gather" else 1
     choices = [ring_terms(geometry, hardware)]

@@ -1,7 +1,7 @@
 """How long does a device compute? Seconds of `ops.Work`, one by one or as tables.
 
     busy    = max((flops + ramp) · padding(rows) / (peak[dtype] · efficiency), bytes / bandwidth)
-    seconds = (busy + launch) · slowdown,  0 for nothing
+    seconds = (busy + kernels · launch) · slowdown,  0 for nothing
 
 A fused attention kernel is work like any other. Plain attention writes its scores to memory and
 computes those behind the mask: its products run one after the other with the traffic between them,
@@ -72,6 +72,7 @@ class Processor:
     def __init__(self, hardware: Hardware, stack: Stack) -> None:
         self.hardware, self.stack = hardware, stack
         self.slowdown = core_slowdown(hardware)
+        self.eager = "eager_kernels" in stack.habits
         self._rates: dict[tuple[str, str], Rates[float]] = {}
 
     def rates(self, kind: str, dtype: str) -> Rates[float]:
@@ -110,24 +111,28 @@ class Processor:
     def work_seconds(self, work: Work, dtype: str) -> float:
         """Seconds of one piece of work; `dtype` of its operands matters where it has FLOP."""
         rates = self.rates(work.kind, dtype)
-        flops, nbytes = self._size(work, dtype)
-        return float(self._seconds((flops, nbytes, work.rows or inf), rates, max))
+        return float(self._seconds(self._size(work, dtype), rates, max))
 
-    def _size(self, work: Work, dtype: str) -> tuple[float, float]:
-        """FLOP and bytes of a piece of work with the stack's kernels.
+    def _size(self, work: Work, dtype: str) -> tuple[float, float, float, float]:
+        """FLOP, bytes, rows and kernels of a piece of work with the stack's kernels.
+
+        A stack with the habit `eager_kernels` runs an operator as the kernels that a framework has
+        for its parts, each of which reads and writes; others have one for it.
 
         Plain attention alternates: while its products run, memory rests, so their time counts as
         the bytes that could have moved.
         """
         traffic = self.stack.constants["score_traffic"]
+        rows, kernels = float(work.rows or inf), work.kernels if self.eager else 1.0
+        nbytes = work.nbytes * work.passes if self.eager else work.nbytes
         if work.kind not in ATTENTION or not traffic:
-            return work.flops, work.nbytes
+            return work.flops, nbytes, rows, kernels
         again = work.kind == "attention_grad" and "recompute_scores" in self.stack.habits
         plain_flops = work.plain_flops * (1 + again * FORWARD_PRODUCTS / PLAIN_BACKWARD_PRODUCTS)
         score_bytes = work.score_bytes * (1 + again * FORWARD_PASSES / BACKWARD_PASSES)
         products = self.rates("matmul", dtype)
         resting = plain_flops / products.flops * products.nbytes
-        return 0.0, work.nbytes + traffic * score_bytes + resting
+        return 0.0, nbytes + traffic * score_bytes + resting, rows, kernels
 
     def table_seconds(self, works: Sequence[Work], dtypes: Sequence[str]) -> FloatArray:
         """Seconds of a table of works, the same bits as `work_seconds` of each.
@@ -136,25 +141,27 @@ class Processor:
             works, dtypes, result: (n,).
         """
         rows = [
-            (*self.rates(work.kind, dtype), *self._size(work, dtype), work.rows or inf)
+            (*self.rates(work.kind, dtype), *self._size(work, dtype))
             for work, dtype in zip(works, dtypes, strict=True)
         ]
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), 6).T
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), 7).T
         rates = Rates(table[0], table[1], table[2])
-        return self._seconds((table[3], table[4], table[5]), rates, np.maximum)
+        return self._seconds((table[3], table[4], table[5], table[6]), rates, np.maximum)
 
     def _seconds(
         self,
-        size: tuple[Number, Number, Number],
+        size: tuple[Number, Number, Number, Number],
         rates: Rates[Number],
         larger: Callable[[Number, Number], Number],
     ) -> Number:
-        """The formula of this module; `size` is (flops, bytes, rows), rows infinite if unknown."""
-        flops, nbytes, rows = size
+        """The formula of this module; `size` is (flops, bytes, rows, kernels), rows infinite if
+        unknown.
+        """
+        flops, nbytes, rows, kernels = size
         padded = (flops + rates.ramp) * (1.0 + PADDING_ROWS / rows)
         busy = larger(padded / rates.flops, nbytes / rates.nbytes)
         exists = (flops + nbytes) > 0.0
-        return (busy + self.hardware.device.launch) * self.slowdown * exists
+        return (busy + kernels * self.hardware.device.launch) * self.slowdown * exists
 
     def copy_terms(self, share: float) -> tuple[float, float]:
         """(seconds, seconds per byte of the source) of copying a `share` of a tensor in memory."""
@@ -166,8 +173,11 @@ class Processor:
         """Seconds of host work to issue one layer, below which the device's time cannot fall.
 
         Source: fit of a closed-form model to published training runs; backward issues twice the
-        operators of forward, its input and weight gradients.
+        operators of forward, its input and weight gradients. Ranks that are host cores have no
+        such floor: what a host issues, it does itself, and `launch` says how long that takes.
         """
+        if self.hardware.host.ranks_share_cores:
+            return 0.0
         forward = self.stack.constants["host_layer_forward_s"]
         return 2 * forward if backward else forward
 

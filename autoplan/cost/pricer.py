@@ -67,6 +67,7 @@ class Pricer:
         beside: kinds of action that do so.
         compute_contention: factor on computing while a collective runs beside it.
         fixed_step: seconds of every step that belong to no instruction.
+        layer_overlap: share of a layer's own collectives that its computing hides.
         tensor_latency: seconds of every collective of a parameter or gradient beside its terms.
     """
 
@@ -78,6 +79,7 @@ class Pricer:
         self.beside = frozenset({"GATHER", "REDUCE"} - late if self.overlaps else ())
         self.compute_contention = stack.constants["overlap_contention"]
         self.fixed_step = stack.constants["fixed_step_s"]
+        self.layer_overlap = stack.constants["layer_overlap"] if self.overlaps else 0.0
         self.tensor_latency = stack.constants["tensor_latency_s"]
         self._measures = {} if measures is None else measures
         self._works: dict[tuple[Work, str], float] = {}

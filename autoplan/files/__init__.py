@@ -14,6 +14,8 @@ whether a number is finite.
     workload        workload                       <-> Workload
     plan            plan.json                      <-> Plan
     program         program.json                   <-> Program
+    topology        `nvidia-smi topo -m`           -> Topology            `read_topology`
+    nccl_log        log of nccl-tests              -> NcclLog             `read_nccl_log`
     checkpoint      checkpoint.json                <-> Checkpoint         `read_checkpoint`
     runs            recorded runs: JSONL, CSV      -> Record              `read_runs`
       run_format: its keys · run_logs: training logs of Megatron-LM and torchtitan

@@ -85,11 +85,17 @@ class ConstantsFile(Strict):
     crossed_floor_s: AmountNumber = Field(
         default=neutral("crossed_floor_s"),
         validate_default=True,
-        description="seconds a layer and rank of its groups, a floor where one layer's collectives, "
-        "transfers between stages and exchanges of gradients wait for one another's launch",
+        description="seconds a layer and rank of its groups, a floor where one layer's "
+        "collectives, transfers between stages and exchanges of gradients wait for one another's "
+        "launch",
     )
     fixed_step_s: AmountNumber = Field(
         description="seconds of every step that belong to no operator (loader, logging, sync)"
+    )
+    layer_overlap: AmountNumber = Field(
+        default=neutral("layer_overlap"),
+        validate_default=True,
+        description="share of the collectives inside a layer that runs beside its matrix products",
     )
     network_efficiency: ShareNumber = Field(
         default=neutral("network_efficiency"),
@@ -141,7 +147,7 @@ class ConstantsFile(Strict):
             raise ValueError("a number >= 1")
         return number
 
-    @field_validator("allocator_fraction")
+    @field_validator("allocator_fraction", "layer_overlap")
     @classmethod
     def _fraction(cls, number: Quantity) -> Quantity:
         if number.value >= 1:

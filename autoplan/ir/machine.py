@@ -192,10 +192,11 @@ QUANTITIES = (
 
 
 HABITS: Mapping[str, str] = {
+    "eager_kernels": "an operator runs as the kernels of its parts, none of them fused",
     "gradient_buffers": "gradients lie in buffers that exist throughout the step",
     "late_exchange": "gradients are exchanged after backward, not beside it",
-    "balance_by_parameters": "a stage ends with the block that makes it exceed its share of weights",
-    "gathered_logits": "the loss is computed on whole logits, not on a rank's part of the vocabulary",
+    "balance_by_parameters": "a stage ends with the block that exceeds its share of weights",
+    "gathered_logits": "the loss is computed on whole logits, not on vocabulary parts",
     "recompute_scores": "plain attention computes its scores again in the backward pass",
     "remainder_last": "layers left over by an even split go to the last stages, not the first",
     "selective_alternate": "selective recompute is that of every second layer of a stage",
@@ -206,8 +207,8 @@ HABITS: Mapping[str, str] = {
 
 
 NEUTRAL: Mapping[str, float] = {
-    "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0, "network_efficiency": 1.0,
-    "tensor_latency_s": 0.0, "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0,
+    "layer_overlap": 0.0, "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0,
+    "network_efficiency": 1.0, "tensor_latency_s": 0.0, "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0,
 }  # fmt: skip
 """Constants that change nothing, of a stack that does not state them."""
 

@@ -9,7 +9,7 @@ that rule; no family writes placements by hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
 
@@ -38,6 +38,8 @@ class Work:
         rows: for matrix products the smallest of M, N, K (slivers are slower), else 0.
         plain_flops: of attention, FLOP of plain products over all scores, masked ones as well.
         score_bytes: of attention, what plain operators move of scores: each writes and reads them.
+        kernels: that an eager framework launches for it.
+        passes: bytes that these move over `nbytes`.
     """
 
     kind: str
@@ -47,6 +49,8 @@ class Work:
     rows: int = 0
     plain_flops: float = 0.0
     score_bytes: float = 0.0
+    kernels: float = 1.0
+    passes: float = 1.0
 
 
 WorkRule = Callable[[Instr, Sequence[Register], Sequence[Register]], Work]
@@ -95,6 +99,7 @@ class Family:
         work: (instruction, operand types, result types) -> Work; None: streams all its operands
             and results once.
         gradient: how backward operators are derived; None for families without one.
+        eager: (kernels, passes) of an eager framework; see `Work`.
     """
 
     name: str
@@ -106,12 +111,14 @@ class Family:
     accumulates: bool = False
     work: WorkRule | None = None
     gradient: GradientRule | None = None
+    eager: tuple[float, float] = (1.0, 1.0)
 
     def measure(self, instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
         """The work of an instruction of this family on local shapes."""
-        if self.work:
-            return self.work(instr, ins, outs)
-        return streaming("pointwise", ins, outs)
+        work = self.work(instr, ins, outs) if self.work else streaming("pointwise", ins, outs)
+        if self.eager == (1.0, 1.0):
+            return work
+        return replace(work, kernels=self.eager[0], passes=self.eager[1])
 
     def operand_dims(self, op: Op, tensors: Mapping[str, Tensor]) -> tuple[list[Dims], list[Dims]]:
         """Dims of operands and results as this operator sees them."""

@@ -21,6 +21,7 @@ from autoplan.report.answers import print_ladder, print_machines, print_shortlis
 from autoplan.report.configurations import print_better, print_config
 from autoplan.report.drawing import draw_timeline
 from autoplan.report.explanations import print_comparison, print_explanation
+from autoplan.report.fits import print_calibration
 from autoplan.report.page import Page
 from autoplan.report.profiling import print_profile
 from autoplan.report.reading import print_shown
@@ -30,6 +31,7 @@ from autoplan.report.screens import Row, print_details, print_run, print_search,
 from autoplan.report.words import headline, pin_words
 
 __all__ = [
+    "print_calibration",
     "Page",
     "Row",
     "draw_scatter",

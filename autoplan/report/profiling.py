@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -41,12 +41,29 @@ def _print_parts(console: Console, document: Mapping[str, Any]) -> None:
             _error_text(row["error"]),
         )
     console.print(made)
+    _print_families(console, document["families"])
     console.print(
         f"an instruction that does nothing takes {format_seconds(document['interpreter_s'])}; "
         f"{share_text(document['outside_share'])} of a step belong to no instruction; "
         f"the least share of its core that a rank had: {share_text(document['cpu_share'])}",
         soft_wrap=True,
     )
+
+
+def _print_families(console: Console, families: Sequence[Mapping[str, Any]]) -> None:
+    made = table("operators, each by a line of its own", "family", "precision", "kind", "seconds",
+                 "per s beyond", "error")  # fmt: skip
+    for line in families:
+        rate = line["rate"]
+        made.add_row(
+            line["family"],
+            line["precision"],
+            line["kind"],
+            format_seconds(line["seconds"]),
+            "-" if rate is None else f"{rate / 1e9:.3g} G{line['unit']}",
+            share_text(line["error"]),
+        )
+    console.print(made)
 
 
 def _print_links(console: Console, name: str, links: Mapping[str, Any]) -> None:

@@ -38,9 +38,6 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hc
 TIMEOUT_SECONDS = 600.0
 """Longest wait for a peer. A launcher that watches its workers finds a hang long before."""
 
-WORD = 8
-"""Bytes: buffers that are packed one after the other start at multiples of the widest element."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
@@ -240,23 +237,28 @@ def _own_device(device_type: str, index: int) -> torch.device:
 
 
 def exchange_bytes(flats: Sequence[Tensor], group: dist.ProcessGroup) -> list[Tensor]:
-    """All-to-all of flat byte buffers of one size, each buffer that comes starting on a `WORD`.
+    """All-to-all of flat byte buffers of one size, straight from buffer to buffer.
+
+    gloo's own all-gather and all-to-all copy what they send and receive once more, into temporaries
+    of the whole that are new, and so have to be mapped, in every call.
 
     Args:
         flats: one for each member in group order; all the same object where all need the same.
         group: the members.
+
+    Returns:
+        What each member sent, in group order; this member's own as it is.
     """
-    members, nbytes = len(flats), flats[0].numel()
-    stride = -(-nbytes // WORD) * WORD
-    if all(flat is flats[0] for flat in flats):
-        sent = _padded(flats[0], stride)
-        received = sent.new_empty(members * stride)
-        dist.all_gather_single(received, sent, group=group)
-    else:
-        sent = torch.cat([_padded(flat, stride) for flat in flats])
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent, group=group)
-    return [part[:nbytes] for part in received.view(members, stride).unbind(0)]
+    members, here = len(flats), dist.get_rank(group)
+    others = [(here + step) % members for step in range(1, members)]
+    received = [torch.empty_like(flat) for flat in flats]
+    received[here] = flats[here]
+    works = [dist.irecv(received[other], group=group, group_src=other) for other in others]
+    works += [dist.isend(flats[other], group=group, group_dst=other) for other in others]
+    for work in works:
+        assert work is not None  # this process is a member of the group
+        work.wait()
+    return received
 
 
 def native_result(request: Collective, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
@@ -288,10 +290,6 @@ def _native(request: Collective, k: int, operand: Tensor, group: dist.ProcessGro
     received = torch.empty_like(pieces)
     dist.all_to_all_single(received, pieces, group=group)
     return join(instr, k, received.unbind(0))
-
-
-def _padded(flat: Tensor, size: int) -> Tensor:
-    return flat if flat.numel() == size else torch.nn.functional.pad(flat, (0, size - flat.numel()))
 
 
 def _tag(identity: Identity) -> int:

@@ -108,6 +108,8 @@ class CallTable:
         for what, taken, instr in zip(self.pricer.kinds(segment), table, segment.code, strict=True):
             tensors = len(instr.ins) if instr.op in COLLECTIVES else 0
             seconds[what] += taken + latency * tensors
+        if kind in ("F", "B"):
+            self._hide(seconds)
         total = sum(seconds.values())
         if kind in ("F", "B"):
             floor = self.pricer.layer_floor(kind == "B")
@@ -117,6 +119,14 @@ class CallTable:
             seconds["compute"] += max(0.0, floor - total)
             total = max(total, floor)
         return total, tuple((what, taken / total) for what, taken in seconds.items() if taken)
+
+
+    def _hide(self, seconds: dict[str, float]) -> None:
+        """Take away what of a layer's collectives runs beside its computing."""
+        shown = {what: taken for what, taken in seconds.items() if what in COLLECTIVES}
+        hidden = min(self.pricer.layer_overlap * sum(shown.values()), seconds["compute"])
+        for what, taken in shown.items() if hidden else ():
+            seconds[what] -= hidden * taken / sum(shown.values())
 
 
 def _crosses(stage: StageProgram, kinds: Mapping[str, str]) -> bool:

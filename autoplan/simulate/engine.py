@@ -11,8 +11,8 @@ neighbour. Actions are issued in order; the time of issue is where the compute s
     WAIT               `compute` waits until the slot is sent
 
 A call that joins a group of several stages starts when the last of them is there. While a
-collective runs beside it, computing is slower by the pricer's factor. On a machine that overlaps
-nothing (ranks are host cores) everything is on `compute`, sends included.
+collective runs beside it, computing is slower by the pricer's factor. On a machine that overlaps no
+collective (ranks are host cores) these are on `compute`; sends go on beside it there as well.
 
 Stages take turns; each goes on until it needs to know what another has not done yet.
 """
@@ -273,8 +273,6 @@ class StageRun:
         end = start + self._transfer_seconds(slot[0], peer)
         self._channels[peer] = self._sent[slot, peer] = end
         self.exchange.arrivals[slot, here, peer] = (end, end - start)
-        if not self.pricer.overlaps:
-            self._wait_until(end)
         if self.exchange.spans is not None:
             self._span(f"send to {peer}", action, start, end)
             received = str(action._replace(kind="RECV", peer=here))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import exp, inf, log
 from multiprocessing import get_context
 from typing import Any
 
@@ -42,6 +42,11 @@ PERTURBATION = 0.02
 """Relative change of a knob by which its effect is measured: beyond the kinks of maxima."""
 SOFT = 0.06
 """Residual from which the loss grows linearly: about the floor between repeated runs."""
+LEAST, MOST = 0.02, 50.0
+"""Factors beyond which no knob is turned."""
+NARROWEST = 0.08
+"""Least part of a prediction that is left unexplained; see `cost.uncertainty`."""
+EIGHTY, FEW = 0.8, 8
 LONGEST = 0.7
 """Longest step of a logarithm at once: a factor of two."""
 TINY = 1e-9
@@ -78,7 +83,7 @@ class Knob:
     def concerns(self, case: Case) -> bool:
         """Whether a case is priced with this constant."""
         if self.owner == "stack":
-            return constant_origins(case.stack.name).get(self.path) == self.name
+            return constant_origins(case.stack_spec).get(self.path) == self.name
         named = self.name in ("*", case.hardware.device.kind)
         return named and read(case.hardware, self.path) is not None
 
@@ -111,6 +116,59 @@ def written(profile: Any, path: str, factor: float) -> Any:
         for level in profile.levels
     )
     return replace(profile, levels=levels)
+
+
+PRIORS: Mapping[str, tuple[float, float, float]] = {
+    "device.gemm_efficiency": (1.05, 0.0, 0.97),
+    "device.attention_efficiency": (1.2, 0.0, 0.97),
+    "levels.node.latency": (2.0, 0.0, inf),
+    "levels.node.efficiency": (1.1, 0.0, 0.97),
+    "pointwise_factor": (1.8, 0.0, inf),
+    "loss_factor": (1.5, 0.0, inf),
+    "score_traffic": (1.4, 0.0, inf),
+    "host_layer_forward_s": (2.0, 0.0, inf),
+    "crossed_floor_s": (1.3, 0.0, inf),
+    "fixed_step_s": (1.6, 0.0, inf),
+    "overlap_contention": (1.25, 1.0, inf),
+    "layer_overlap": (1.6, 0.0, 0.95),
+    "network_efficiency": (1.6, 0.0, 1.0),
+    "tensor_latency_s": (1.8, 0.0, inf),
+}
+"""Number of a profile that decides seconds -> spread of its prior, least and most value.
+[empirical] Rates that benchmarks measure are held close, links inside a node and the ramp of small
+products altogether; what only whole runs show is free."""
+UNFITTED = ("autoplan", "generic")
+"""Stacks that stand for other software than the runs': theirs is not fitted to those."""
+
+
+def knobs_of(cases: Sequence[Case]) -> list[Knob]:
+    """What the profiles of some cases state and `PRIORS` lets vary: stack constants where they are
+    stated, device numbers for each kind, links and overheads together for all kinds.
+    """
+    wanted: dict[tuple[str, str, str], None] = {}
+    for case in cases:
+        for path in PRIORS:
+            origin = constant_origins(case.stack_spec).get(path)
+            if origin in UNFITTED:
+                continue
+            if origin:
+                wanted["stack", origin, path] = None
+            elif "." in path and read(case.hardware, path) is not None:
+                alone = path in ("device.gemm_efficiency", "device.attention_efficiency")
+                name = case.hardware.device.kind if alone else "*"
+                wanted["hardware", name, path] = None
+    knobs = (_knob(*key, cases) for key in sorted(wanted))
+    return [knob for knob in knobs if knob is not None]
+
+
+def _knob(owner: str, name: str, path: str, cases: Sequence[Case]) -> Knob | None:
+    """A knob whose factor keeps every value it turns within bounds; None if a value is 0."""
+    spread, least, most = PRIORS[path]
+    free = Knob(owner, name, path, spread, 0.0, inf)
+    values = [read(getattr(c, owner), path) or 0.0 for c in cases if free.concerns(c)]
+    if not min(values):
+        return None
+    return replace(free, least=max(least / min(values), LEAST), most=min(most / max(values), MOST))
 
 
 @dataclass(frozen=True)
@@ -311,3 +369,18 @@ def fit(
         change = fitter.step(x, ratios, slopes, np.where(inside, 0.0, 1.0))
         left_out[inside] = (ratios + slopes @ change)[inside]
     return Fit(fitter.knobs, x, fitter.spreads(slopes), before, ratios, left_out)
+
+
+def unexplained(stacks: Sequence[str], left_out: FloatArray) -> dict[str, float]:
+    """Stack -> the factor within which 80 % of its left-out runs lie.
+
+    A stack with few runs borrows: it takes what 80 % of all runs keep to, if that is more.
+    """
+    size = np.abs(left_out)
+    everyone = float(np.quantile(size, EIGHTY))
+    table = {}
+    for name in sorted(set(stacks)):
+        mine = size[[stack == name for stack in stacks]]
+        own = float(np.quantile(mine, EIGHTY))
+        table[name] = exp(own if len(mine) >= FEW else max(own, everyone))
+    return table

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from autoplan.errors import AutoplanError, InputError, Problem
 from autoplan.files.data import bundled_names
@@ -26,7 +27,7 @@ from autoplan.ir.workload import PRECISIONS, Optimizer, Precision, Workload
 from autoplan.presets.legal import padded_vocab
 from autoplan.presets.pins import PARSERS, Pins, parse_pins
 
-GENERIC = "autoplan"
+GENERIC = "generic"
 """The stack of a record whose software nobody has described."""
 USUAL_VOCAB = 50304
 """GPT-2's vocabulary, padded to a multiple of 128: taken where a source does not say."""
@@ -52,6 +53,7 @@ class Case:
         record: what was measured.
         config, hardware, stack, workload, pins: what it was measured on, as `presets` takes it.
         assumed: what the record did not say.
+        stack_spec: how the stack is called: a bundled name, or a path.
     """
 
     record: Record
@@ -61,6 +63,7 @@ class Case:
     workload: Workload
     pins: Pins
     assumed: tuple[str, ...]
+    stack_spec: str
 
     @property
     def graph(self) -> Graph:
@@ -81,10 +84,11 @@ def express(record: Record) -> Case:
         raise NotExpressedError("the batch is not published")
     config = _config(record, assumed)
     hardware = _hardware(record, assumed)
-    stack = stack_of(record)
+    spec = record.stack or recorded_stack(record)
+    stack = _stack(spec)
     workload = _workload(record, batch, stack, assumed)
     pins = parse_pins(_pins(record, config, stack, assumed))
-    return Case(record, config, hardware, stack, workload, pins, tuple(assumed))
+    return Case(record, config, hardware, stack, workload, pins, tuple(assumed), spec)
 
 
 # --- model ------------------------------------------------------------------------------------
@@ -136,7 +140,7 @@ def _known(shape: Shape) -> tuple[int, int, int, int, bool]:
 
 
 def profile_of(device: str | None) -> str:
-    """The hardware profile of a published kind of device.
+    """The hardware profile of a published kind of device, or a path to one.
 
     Raises:
         NotExpressedError: there is none.
@@ -146,6 +150,8 @@ def profile_of(device: str | None) -> str:
     word = re.sub(r"[ _]+", "-", device.strip().lower())
     word = re.sub(r"(\d)gb", r"\1g", word)
     name = KINDS.get(word, word)
+    if device.endswith(".json") and Path(device).is_file():
+        return device
     if name not in bundled_names(FOLDER):
         raise NotExpressedError(f"no hardware profile for {device}")
     return name
@@ -197,28 +203,27 @@ def node_gigabits(text: str, per_node: int) -> float | None:
 # --- software ---------------------------------------------------------------------------------
 
 
-def stack_of(record: Record) -> Stack:
-    """The stack that a record names, or whose signs it bears; else the generic one."""
-    return _stack(record.stack or recorded_stack(record))
-
-
 @lru_cache(maxsize=64)
 def _stack(name: str) -> Stack:
     return load_stack(name)
 
 
 def recorded_stack(record: Record) -> str:
-    """The bundled stack whose signs a record bears: with most of them, and named first."""
+    """The bundled stack whose signs a record bears, else the generic one.
+
+    Of several the one with most signs, then the one named first, then the longest signs.
+    """
     texts = {
         "source": record.source,
         "notes": "; ".join(filter(None, (record.notes, f"kernel: {record.kernel}"))),
         "recompute": record.recompute or "",
     }
-    best, most = GENERIC, (0, 0)
+    best, most = GENERIC, (0, 0, 0)
     for name, signs in recorded_stacks().items():
         found = [re.search(pattern, texts[part], re.I) for part, pattern in signs.items()]
-        rank = len(found), -min((match.start() for match in found if match), default=0)
-        if all(found) and (most == (0, 0) or rank > most):
+        first = min((match.start() for match in found if match), default=0)
+        rank = len(found), -first, sum(map(len, signs.values()))
+        if all(found) and (best == GENERIC or rank > most):
             best, most = name, rank
     return best
 
@@ -281,21 +286,18 @@ def _pins(record: Record, config: DecoderConfig, stack: Stack, assumed: list[str
 
 def _schedule(record: Record, assumed: list[str]) -> list[str]:
     word = (record.schedule or "").lower().replace("-", "_")
-    chunks = record.parallel.get("vpp") or 1
-    if chunks > 1 or word.startswith("interleaved"):
-        if "vpp" not in PARSERS:
-            raise NotExpressedError("interleaved stages")
-        return ["schedule=interleaved", f"vpp={chunks}"]
+    word = "interleaved" if word.startswith("interleaved") else word
+    chunks, stages = record.parallel.get("vpp") or 1, record.parallel.get("pp") or 1
     if word in NO_SCHEDULE:
-        if not word and (record.parallel.get("pp") or 1) > 1:
-            assumed.append("schedule 1f1b")
-        return []
+        if not word and stages > 1:
+            assumed.append("schedule 1f1b" if chunks == 1 else "schedule interleaved")
+        return [f"vpp={chunks}"] if chunks > 1 else []
     parse, _ = PARSERS["schedule"]
     try:
         parse(word)
     except ValueError:
         raise NotExpressedError(f"schedule {record.schedule}") from None
-    return [f"schedule={word}"]
+    return [f"schedule={word}", *([f"vpp={chunks}"] if chunks > 1 else [])]
 
 
 def _recompute(text: str | None, stack: Stack, assumed: list[str]) -> list[str]:

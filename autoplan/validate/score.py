@@ -4,7 +4,7 @@ Every record is told once: it counts for its source, or is set apart with a rema
 expressed for a reason. Sources weigh alike among all, however many runs they recorded.
 
     step time     predicted/measured - 1
-    memory        the same, of the first stage's peak: its rank writes the log
+    memory        the same, of the fullest stage's peak, or of the first's where its rank tells
     fit           of the runs that ran or ended out of memory: was that predicted?
     order         within a group of alternatives: rank correlation, pairs, regret of the best
     intervals     the share of measurements inside
@@ -20,6 +20,7 @@ from autoplan.ir.record import Record
 from autoplan.units import GIB
 from autoplan.validate.evaluate import Prediction
 from autoplan.validate.standing import (
+    FIRST_STAGE,
     IN_FULL,
     UNWEIGHTED,
     group_of,
@@ -69,11 +70,13 @@ class Judged:
 
     @property
     def memory_error(self) -> float | None:
-        """Of the first stage's peak, or None where none was measured or predicted."""
+        """Of the peak that the source prints, or None where none was measured or predicted."""
         measured = self.record.measured.peak_mem_gib
         if measured is None or not self.prediction.peaks:
             return None
-        return self.prediction.peaks[0] / (measured * GIB) - 1
+        peaks = self.prediction.peaks
+        peak = peaks[0] if self.source in FIRST_STAGE else max(peaks)
+        return peak / (measured * GIB) - 1
 
     @property
     def times(self) -> tuple[float, float] | None:

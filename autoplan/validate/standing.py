@@ -26,6 +26,10 @@ UNWEIGHTED = {
     "vtrain-single": "exactly affine in micro-batches and layers: composed of timings of parts",
 }
 """Source -> why it has no weight among all sources."""
+FIRST_STAGE = {
+    "nanotron": "peaks follow the first stage, and contradict the largest: rank 0 writes the log",
+}
+"""Source -> why its memory is that of the first stage; elsewhere it is the fullest device's."""
 STALL_SLOT_S, STALL_MFU = 0.45, 0.2
 """[empirical] A pipeline slot that takes this long at no MFU, and the MFU from which it may."""
 NODE = 8

@@ -10,6 +10,7 @@
     Question, machines ── rank_machines ──▶ Ranking    a row each, by time, memory, devices, ...
     plan files  ── validate_plans ──▶ Validation    run here, measured beside predicted
     recorded runs  ── judge_runs ──▶ Judgement    predicted, and how far off, by source
+    recorded runs  ── calibrate_runs ──▶ Calibration    fitted constants, as profiles
     name      ── show ──▶ Shown                    a model, machine, stack or plan, for reading
 
 `explain --config` asks about a configuration of other software: `configured` turns it into a
@@ -29,6 +30,7 @@ and `validate_plans`, which calls it.
 """
 
 from autoplan.frontends import step_graph
+from autoplan.workflow.calibrating import Calibration, calibrate_runs, write_profiles
 from autoplan.workflow.comparing import Comparison, plan_compare
 from autoplan.workflow.documents import load_plan, plan_document, with_spans
 from autoplan.workflow.explaining import Explanation, plan_explain
@@ -54,6 +56,7 @@ from autoplan.workflow.verbs import (
 
 __all__ = [
     "GOALS",
+    "Calibration",
     "Candidate",
     "Comparison",
     "Explanation",
@@ -73,6 +76,7 @@ __all__ = [
     "Simulation",
     "Torchrun",
     "Validation",
+    "calibrate_runs",
     "judge_runs",
     "load_plan",
     "plan_compare",
@@ -91,4 +95,5 @@ __all__ = [
     "step_graph",
     "validate_plans",
     "with_spans",
+    "write_profiles",
 ]

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoplan.errors import Problem
 from autoplan.files.problems import Problems
 from autoplan.files.runs import read_runs
 from autoplan.ir.record import Record
@@ -102,7 +101,7 @@ def judge_runs(paths: Sequence[str], progress: Callable[[str], None] | None = No
     Raises:
         InputError: what is wrong with the files; every problem at once.
     """
-    records = _read(paths)
+    records = read_records(paths, Problems("--runs"))
     tell = progress or (lambda text: None)
 
     def told(done: int) -> None:
@@ -114,13 +113,17 @@ def judge_runs(paths: Sequence[str], progress: Callable[[str], None] | None = No
     return Judgement(score(rows, headroom_of), tuple(paths))
 
 
-def _read(paths: Sequence[str]) -> tuple[Record, ...]:
-    problems = Problems("--runs")
+def read_records(paths: Sequence[str], problems: Problems) -> tuple[Record, ...]:
+    """The runs of several files, each named once.
+
+    Raises:
+        InputError: what is wrong with them, and what `problems` holds already.
+    """
     seen: set[Path] = set()
     records: list[Record] = []
     for path in paths:
         if Path(path).resolve() in seen:
-            problems.found.append(Problem("--runs", "", f"`{path}` twice", "each file once"))
+            problems.add("", f"`{path}` twice", "each file once")
             continue
         seen.add(Path(path).resolve())
         records += problems.attempt(partial(read_runs, path)) or ()

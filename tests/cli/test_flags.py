@@ -29,6 +29,7 @@ FLAGS = {
     "show": f"{COMMON} --download",
     "profile": f"{COMMON} --ranks --topology --nccl-log --extends --output -o",
     "validate": f"{COMMON} --runs --steps --output -o --report",
+    "calibrate": f"{COMMON} --hardware --stack --output -o",
 }
 """A new knob belongs in a file; a new flag is a reviewed change of this table."""
 

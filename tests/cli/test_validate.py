@@ -86,7 +86,7 @@ def test_predictions_that_are_measured_have_no_error(capsys, runs, tmp_path):
             **given,
             "measured": {
                 "step_time_s": row["predicted_step_time_s"],
-                "peak_mem_gib": row["predicted_peak_bytes"][0] / GIB,
+                "peak_mem_gib": max(row["predicted_peak_bytes"]) / GIB,
             },
         }
         for given, row in zip(RUNS[:4], rows, strict=False)

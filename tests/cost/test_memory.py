@@ -15,4 +15,8 @@ def test_estimated_lines_complete_the_account() -> None:
 
 
 def test_nothing_counted_leaves_the_framework() -> None:
-    assert estimated_lines({}, Beside(0), STACK) == {"workspace": 0, "allocator": 0, "framework": 10**9}
+    assert estimated_lines({}, Beside(0), STACK) == {
+        "workspace": 0,
+        "allocator": 0,
+        "framework": 10**9,
+    }

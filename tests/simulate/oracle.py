@@ -90,7 +90,7 @@ class _Paths:
     def _stream(self, action: Action) -> object:
         if self.prices.overlaps and action.kind in ("GATHER", "REDUCE"):
             return "collective"
-        if self.prices.overlaps and action.kind == "SEND":
+        if action.kind == "SEND":
             return "send", action.peer
         return "compute"
 

@@ -22,7 +22,7 @@ class Prices:
         self.seconds, self.transfer = seconds, transfer
         self.overlaps, self.compute_contention = overlaps, contention
         self.beside = frozenset({"GATHER", "REDUCE"} if overlaps else ())
-        self.fixed_step = self.tensor_latency = 0.0
+        self.fixed_step = self.tensor_latency = self.layer_overlap = 0.0
 
     def instruction_seconds(self, segment, mesh, groups):
         table = np.zeros(len(segment.code))

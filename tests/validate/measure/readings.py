@@ -12,7 +12,7 @@ from autoplan.files.stack import load_stack
 from autoplan.validate.measure.compute import Reading
 from autoplan.validate.measure.programs import Rung, step_program
 
-RUNGS = (Rung(64, 64), Rung(128, 256), Rung(256, 64), Rung(512, 128))
+RUNGS = (Rung(64, 64), Rung(128, 256, "gpt2"), Rung(256, 64), Rung(512, 128))
 STACK = load_stack("autoplan")
 
 

@@ -8,7 +8,12 @@ from random import Random
 import pytest
 
 from autoplan.ir.machine import Evidence
-from autoplan.validate.measure.compute import fit_device, price_parts, scatter
+from autoplan.validate.measure.compute import (
+    family_lines,
+    fit_device,
+    price_parts,
+    scatter,
+)
 from tests.validate.measure.readings import STACK, machine, readings
 
 TRUE = {
@@ -75,3 +80,14 @@ def test_scatter_is_the_sigma_of_the_logs():
     assert scatter([2.0] * 5) == 1
     drawn = [random.lognormvariate(-7, 0.1) for _ in range(4001)]
     assert scatter(drawn) == pytest.approx(1.105, abs=0.01)
+
+
+def test_every_family_has_a_line_of_its_own():
+    """Streaming ones are priced by one, so that it is met."""
+    device = machine(**TRUE).device
+    lines = {line.family: line for line in family_lines(readings(machine(**TRUE)))}
+    assert set(lines) > {"linear", "attention_grad", "rotary", "adamw"}
+    adamw = lines["adamw"]
+    assert (adamw.unit, adamw.seconds) == ("B", pytest.approx(device.launch))
+    assert adamw.rate == pytest.approx(device.memory_bandwidth * device.memory_efficiency)
+    assert lines["linear"].unit == "FLOP"

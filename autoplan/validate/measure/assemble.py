@@ -1,0 +1,101 @@
+"""What was measured, put in the place of what a profile said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autoplan.files.hardware import NODE
+from autoplan.ir.machine import Evidence, Hardware
+from autoplan.units import MIB
+from autoplan.validate.measure.compute import DeviceFit
+from autoplan.validate.measure.links import LevelFit
+
+LARGE = MIB
+"""Bytes from which a message is large: bandwidth is judged by those, latency by the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that was measured.
+
+    Attributes:
+        ranks: that were measured, at once.
+        device_memory: bytes of each.
+        memory: bytes of the host.
+        cores: of the host, that the ranks may use.
+        copy_rate: bytes/s between host and each device.
+        copy_spread: one-sigma factor of that.
+        how: source of that.
+    """
+
+    ranks: int
+    device_memory: int
+    memory: int
+    cores: int
+    copy_rate: float
+    copy_spread: float
+    how: str
+
+
+def as_node(parent: Hardware, name: str, node: Node, fitted: DeviceFit) -> Hardware:
+    """The parent as one node of this kind: one level for all its ranks.
+
+    What joins nodes stays as the parent says, of size one, to be grown by who asks for more; levels
+    of the parent inside a node go, since nobody measured them.
+    """
+    names = [level.name for level in parent.levels]
+    outer = parent.levels[names.index(NODE) :] if NODE in names[1:] else ()
+    inner = replace(parent.levels[0], size=node.ranks, shared_by=1, mesh=False)
+    kept = [inner.name, *(level.name for level in outer)]
+    seen = Evidence("measured", "this machine")
+    evidence = {
+        path: origin
+        for path, origin in parent.evidence.items()
+        if not path.startswith("levels.") or path.split(".")[1] in kept
+    }
+    evidence |= fitted.evidence
+    evidence |= dict.fromkeys(
+        ("device.memory", "host.memory", "host.cores", *(f"levels.{n}.size" for n in kept)), seen
+    )
+    evidence["host.device_bandwidth"] = Evidence("measured", node.how, node.copy_spread)
+    return Hardware(
+        name=name,
+        device=replace(fitted.device, memory=node.device_memory),
+        levels=(inner, *(replace(level, size=1) for level in outer)),
+        host=replace(
+            parent.host, memory=node.memory, cores=node.cores, device_bandwidth=node.copy_rate
+        ),
+        evidence=evidence,
+        devices_per_node=node.ranks,
+    )
+
+
+def with_rate(hardware: Hardware, index: int, fitted: LevelFit, source: str) -> Hardware:
+    """A level with its measured latency and rate.
+
+    Where a data sheet knows the bandwidth, the rate is a share of it; elsewhere the bandwidth is
+    what was measured, and needs no efficiency.
+    """
+    old = hardware.levels[index]
+    path = f"levels.{old.name}."
+    sheet = hardware.evidence.get(f"{path}bandwidth", Evidence("assumed")).kind == "datasheet"
+    kept = sheet and fitted.rate <= old.bandwidth
+    bandwidth = old.bandwidth if kept else fitted.rate
+    level = replace(
+        old, latency=fitted.latency, bandwidth=bandwidth, efficiency=fitted.rate / bandwidth
+    )
+    found: dict[str, Evidence] = {"latency": _evidence(source, fitted.typical_error(most=LARGE))}
+    rate = _evidence(source, fitted.typical_error(least=LARGE))
+    if kept:
+        found["efficiency"] = rate
+    else:
+        reached = Evidence("measured", "the bandwidth is what collectives reach")
+        found |= {"bandwidth": rate, "efficiency": reached}
+    levels = list(hardware.levels)
+    levels[index] = level
+    evidence = {**hardware.evidence, **{f"{path}{key}": origin for key, origin in found.items()}}
+    return replace(hardware, levels=tuple(levels), evidence=evidence)
+
+
+def _evidence(source: str, error: float | None) -> Evidence:
+    return Evidence("measured", source, None if error is None else 1 + error)
