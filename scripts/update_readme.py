@@ -1,10 +1,11 @@
 """Run what the README shows and write the output into it.
 
     python scripts/update_readme.py            the search and the rehearsal
-    python scripts/update_readme.py --compare  also the table of predicted and measured step times
+    python scripts/update_readme.py --runs FILE       the tables of published runs instead
+    python scripts/update_readme.py --fit LOG         errors on left-out models of a fit
+    python scripts/update_readme.py --campaign LOG    what `campaign.py` printed
 
-Output is taken as a terminal of 100 columns shows it. The table is worth taking only while the
-machine has nothing else to do.
+Output is taken as a terminal of 100 columns shows it.
 """
 
 from __future__ import annotations
@@ -59,17 +60,30 @@ def put(readme: str, name: str, text: str) -> str:
     return before + begin + text + end + rest.partition(end)[2]
 
 
+def tables(readme: str, what: str, file: str) -> str:
+    """The README with tables from a file; see the script."""
+    if what == "--runs":
+        command = [sys.executable, str(ROOT / "scripts" / "published_accuracy.py"), "--runs", file]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+        return put(readme, "accuracy", done.stdout.strip())
+    text = Path(file).read_text()
+    if what == "--fit":
+        part = text.partition("\nleft-out models\n")[2].partition("  hardware ")[0].rstrip()
+        return put(readme, "left out", f"```text\nleft-out models\n{part}\n```")
+    first = text[text.index("| group") :]
+    return put(readme, "campaign", "\n".join(first.partition("\n\n| plan")[0].splitlines()).strip())
+
+
 def main() -> None:
     """Update the README."""
     readme = README.read_text()
+    if len(sys.argv) == len(("script", "--what", "FILE")):
+        README.write_text(tables(readme, *sys.argv[1:]))
+        return
     (line,) = re.findall(r"^python3 -m venv .*autoplan search.*$", readme, re.MULTILINE)
     commands = [shlex.split(part) for part in line.split(" && ")[2:]]
     for name, words in zip(SHOWN, commands, strict=True):
         readme = put(readme, name, f"```text\n{on_terminal(words)}\n```")
-    if "--compare" in sys.argv:
-        command = [sys.executable, str(ROOT / "scripts" / "compare_here.py")]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-        readme = put(readme, "predicted and measured", done.stdout.strip())
     README.write_text(readme)
 
 

@@ -8,6 +8,7 @@ from math import isclose
 
 import pytest
 
+from autoplan.cost.uncertainty import NARROWEST, half_width
 from autoplan.errors import InputError
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.stack import load_stack
@@ -25,7 +26,6 @@ from autoplan.workflow import (
     plan_simulate,
     resolve,
 )
-from autoplan.cost.uncertainty import NARROWEST, half_width
 from autoplan.workflow.prediction import memory_verdict
 from autoplan.workflow.question import filling_batch, usual_headroom, usual_precision
 from autoplan.workflow.torchrun import run_under_torchrun

@@ -196,6 +196,7 @@ HABITS: Mapping[str, str] = {
     "gradient_buffers": "gradients lie in buffers that exist throughout the step",
     "late_exchange": "gradients are exchanged after backward, not beside it",
     "balance_by_parameters": "a stage ends with the block that exceeds its share of weights",
+    "ends_count": "stages are even in layers where embedding and head stand for one each",
     "gathered_logits": "the loss is computed on whole logits, not on vocabulary parts",
     "recompute_scores": "plain attention computes its scores again in the backward pass",
     "remainder_last": "layers left over by an even split go to the last stages, not the first",
@@ -208,7 +209,8 @@ HABITS: Mapping[str, str] = {
 
 NEUTRAL: Mapping[str, float] = {
     "layer_overlap": 0.0, "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0,
-    "network_efficiency": 1.0, "tensor_latency_s": 0.0, "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0,
+    "network_efficiency": 1.0, "tensor_latency_s": 0.0, "saved_factor": 1.0, "logits_kept": 0.0,
+    "scores_kept": 0.0,
 }  # fmt: skip
 """Constants that change nothing, of a stack that does not state them."""
 

@@ -53,6 +53,21 @@ def balanced_by_parameters(config: DecoderConfig, stages: int) -> tuple[int, ...
     return tuple(counts)
 
 
+def spread_with_ends(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers per stage as even as can be where the embedding, and the head, stand for one each.
+
+    A remainder goes to the first stages; a stage that would have no layer keeps one.
+    """
+    if stages == 1:
+        return (layers,)
+    counts = list(spread_layers(layers + 2, stages))
+    counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
+    for empty in (0, stages - 1):
+        if counts[empty] < 0 or (counts[empty] == 0 and stages > layers):
+            return spread_layers(layers, stages)
+    return tuple(counts)
+
+
 def settled_layers(
     values: Mapping[str, object], config: DecoderConfig, parts: tuple[int, int], stack: Stack
 ) -> tuple[tuple[int, ...], list[Problem]]:
@@ -77,6 +92,8 @@ def settled_layers(
             problems.append(Problem("--pin", "vpp", str(chunks), allowed))
         if "balance_by_parameters" in stack.habits and not problems:
             return balanced_by_parameters(config, count), problems
+        if "ends_count" in stack.habits and not problems:
+            return spread_with_ends(layers, count), problems
         return spread_layers(layers, count, "remainder_last" in stack.habits), problems
     if len(given) == count and sum(given) == layers:
         return given, []

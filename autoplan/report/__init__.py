@@ -31,7 +31,6 @@ from autoplan.report.screens import Row, print_details, print_run, print_search,
 from autoplan.report.words import headline, pin_words
 
 __all__ = [
-    "print_calibration",
     "Page",
     "Row",
     "draw_scatter",
@@ -39,6 +38,7 @@ __all__ = [
     "headline",
     "pin_words",
     "print_better",
+    "print_calibration",
     "print_comparison",
     "print_config",
     "print_details",

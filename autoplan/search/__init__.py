@@ -4,7 +4,11 @@
     candidates  depth, meshes, order of axes, micro-batches
     freedom     what pins leave open
     engine      one candidate: price of memory, cut into stages, Plan
+    settle      the best decisions of a candidate, by branch and bound
+    hull        the best weights and bound; relaxed: a step as linear rows
+    fronts      all decisions between a bound and a step; pareto: what is not dominated
     chain       blocks joined at one boundary, weighed
+    step        what decisions come to as a step
     partition   blocks to stages, recomputed layers
     space       the variables of a block
     build       what every decision costs, as factors; setting: what they are built for
@@ -12,6 +16,8 @@
     storage     stored layouts of parameters
     prices      operators by local size, transitions by layout pair
     eliminate   exact minimisation
+    ideal       a bound on every plan
+    ranking     which plans are the same to people
     baselines   plain choices beside the winner
     nearest     why nothing fits, and which changes would help
 

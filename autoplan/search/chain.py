@@ -1,34 +1,24 @@
-"""The whole model on one mesh: blocks joined at one boundary layout, weighed, cut into stages.
+"""The whole model on one mesh: blocks joined at one boundary layout and weighed.
 
 For a price of memory (lambda, seconds per byte) and a weight of the compute stream (mu), every
 block is minimised exactly; blocks meet at the boundary layout that is best for all. What a step
-takes follows from the channel totals:
-
-    forward  = max(XF, WF)
-    backward = max(XB + RG, WB), or max(XB + RC, WB) where forward runs again
-    step     = sum_s t_s + (M - 1) max_s t_s + transfers + optimizer
-
-with + instead of max on machines whose collectives do not run beside computing, and OK after WB in
-the last backward. mu C + (1 - mu) W is a lower bound of max(C, W) for every mu in [0, 1], so a few
-mu give good plans where costs are not additive.
+takes follows from the channel totals; see `step`. mu C + (1 - mu) W is a lower bound of max(C, W)
+for every mu in [0, 1], so a few mu give good plans where costs are not additive; `hull` finds the
+best weights, `fronts` what no weights reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.cost import Pricer
 from autoplan.ir.graph import Graph, kind_of
 from autoplan.ir.layout import Layout
 from autoplan.ir.plan import Stored, Strategy
-from autoplan.pipeline import in_flight
-from autoplan.search.eliminate import Elimination
-from autoplan.search.partition import ChainCosts, Limits, Partition, partition
-from autoplan.search.tables import CHANNEL, COUNT, BlockTables, StoredChoice
+from autoplan.search.tables import CHANNEL, COUNT, BlockTables, Decision, StoredChoice
 
 FloatArray = NDArray[np.float64]
 
@@ -81,16 +71,22 @@ class Solution:
     Attributes:
         totals: block -> channel totals of one instance.
         assignments: block -> variable -> value.
-        weights: block -> the weights it was solved for.
+        options: block -> the option of each of its factors.
         objective: what was minimised.
         shared: which stored layouts a tied parameter has, of its options.
     """
 
     totals: Mapping[str, FloatArray]
     assignments: Mapping[str, Mapping[int, int]]
-    weights: Mapping[str, FloatArray]
+    options: Mapping[str, tuple[int, ...]]
     objective: float
     shared: int = 0
+
+    def at(self, decision: Decision) -> int:
+        """How something was decided."""
+        if decision.variable is None:
+            return self.options[decision.block][decision.factor]
+        return self.assignments[decision.block][decision.variable]
 
 
 class Chain:
@@ -107,37 +103,56 @@ class Chain:
         self.counts = {name: self.order.count(name) for name in tables}
         self.tied = _tied_pair(graph)
 
+    def within(self, decision: Decision, allowed: NDArray[np.bool_]) -> Chain:
+        """The same, with only some values of a variable or options of a factor allowed."""
+        smaller = self.tables[decision.block].within(decision, allowed)
+        return Chain(self.graph, {**self.tables, decision.block: smaller})
+
     def solve(self, pace: Pace) -> Solution | None:
-        """The best decisions, or None where no boundary layout suits all blocks."""
+        """The best decisions at a pace; see `minimise`."""
         weights = {name: pace.weights(is_layer(name)) for name in self.tables}
-        parts = {}
-        for name, tables in self.tables.items():
-            space = tables.space
-            keep = [space.boundary]
-            if self.tied and name in self.tied:
-                keep.append(space.groups[self.tied[name]])
-            parts[name] = tables.solve(weights[name], keep)
-        total = sum(
-            self.counts[name] * part.table
-            for name, part in parts.items()
-            if not (self.tied and name in self.tied)
-        )
-        options = self._tied_options(weights, pace.stages)
-        kept, shared, objective = self._join(parts, np.asarray(total), options)
+        return self.minimise(weights, pace.stages)
+
+    def minimise(self, weights: Mapping[str, FloatArray], stages: int) -> Solution | None:
+        """The best decisions for a weight per block and channel, or None where no boundary layout
+        suits all blocks.
+        """
+        parts = {name: t.solve(weights[name], self.kept(name)) for name, t in self.tables.items()}
+        joint, options = self.joint({n: part.table for n, part in parts.items()}, weights, stages)
+        best = np.unravel_index(int(joint.argmin()), joint.shape)
+        kept, objective = self.cell(best), float(joint[best])
+        shared = int(options[:, best[1], best[2]].argmin()) if self.tied else 0
         if not np.isfinite(objective) or objective > 1e12:
             return None
         assignments = {name: part.assignment(kept[name]) for name, part in parts.items()}
-        totals = {
-            name: tables.totals(assignments[name], weights[name])
-            + self._shared_totals(name, assignments[name], shared, pace.stages)
+        chosen = {
+            name: tables.options(assignments[name], weights[name])
             for name, tables in self.tables.items()
         }
-        return Solution(totals, assignments, weights, objective, shared)
+        return self.solution(assignments, chosen, shared, stages, objective)
+
+    def solution(
+        self, assignments: Mapping[str, Mapping[int, int]],
+        options: Mapping[str, tuple[int, ...]], shared: int, stages: int, objective: float,
+    ) -> Solution:  # fmt: skip
+        """Decisions with what they come to."""
+        totals = {
+            name: tables.totals(assignments[name], options[name])
+            + self.shared_totals(name, assignments[name], shared, stages)
+            for name, tables in self.tables.items()
+        }
+        return Solution(totals, assignments, options, objective, shared)
+
+    def kept(self, name: str) -> list[int]:
+        """The variables of a block that other blocks share."""
+        space = self.tables[name].space
+        tied = [space.groups[self.tied[name]]] if name in self.tied else []
+        return [space.boundary, *tied]
 
     def _tied_variable(self, name: str) -> int:
         return self.tables[name].space.groups[self.tied[name]]
 
-    def _shared_values(self, name: str, stages: int) -> FloatArray:
+    def shared_values(self, name: str, stages: int) -> FloatArray:
         """(channels, options, values) of a tied parameter in one of its users."""
         shared = self.tables[name].shared
         assert shared is not None
@@ -147,52 +162,65 @@ class Chain:
             values[[CHANNEL["ON"], CHANNEL["OK"], CHANNEL["MW"]]] = 0.0
         return values
 
-    def _shared_totals(
+    def shared_totals(
         self, name: str, assignment: Mapping[int, int], option: int, stages: int
     ) -> FloatArray:
         """Channel totals of a tied parameter in one of its users; none in other blocks."""
         if name not in self.tied:
             return np.zeros(COUNT)
         value = assignment[self._tied_variable(name)]
-        return np.asarray(self._shared_values(name, stages)[:, option, value])
+        return np.asarray(self.shared_values(name, stages)[:, option, value])
 
-    def _tied_options(self, weights: Mapping[str, FloatArray], stages: int) -> FloatArray:
+    def tied_options(self, weights: Mapping[str, FloatArray], stages: int) -> FloatArray:
         """[option, value of the first user, of the second] of a tied parameter; infinite where the
         users do not agree.
         """
         if not self.tied:
             return np.zeros((1, 1, 1))
         first, second = (
-            np.tensordot(weights[name], self._shared_values(name, stages), 1) for name in self.tied
+            np.tensordot(weights[name], self.shared_values(name, stages), 1) for name in self.tied
         )
         count = min(len(first), len(second))
         both = first[:count, :, None] + second[:count, None, :]
         return np.where(self._agreement(), both, np.inf)
 
-    def _join(
-        self, parts: Mapping[str, Elimination], total: FloatArray, options: FloatArray
-    ) -> tuple[dict[str, dict[int, int]], int, float]:
-        """Best boundary; for a tied parameter also the best users that agree, and its option."""
-        boundary = {name: t.space.boundary for name, t in self.tables.items()}
-        if not self.tied:
-            best = int(total.argmin())
-            return {name: {boundary[name]: best} for name in parts}, 0, float(total[best])
-        first, second = self.tied
-        left = self._tied_table(parts[first], first)
-        right = self._tied_table(parts[second], second)
-        joint = total[:, None, None] + left[:, :, None] + right[:, None, :]
-        joint = joint + options.min(axis=0)
-        b, i, j = np.unravel_index(int(joint.argmin()), joint.shape)
-        kept = {name: {boundary[name]: int(b)} for name in parts}
-        kept[first][self._tied_variable(first)] = int(i)
-        kept[second][self._tied_variable(second)] = int(j)
-        return kept, int(options[:, i, j].argmin()), float(joint[b, i, j])
+    def joint(
+        self, tables: Mapping[str, FloatArray], weights: Mapping[str, FloatArray], stages: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """The minimum over everything but the variables that blocks share: per boundary, and with
+        a tied parameter per value of both its users; and the latter's options, see `tied_options`.
 
-    def _tied_table(self, part: Elimination, name: str) -> FloatArray:
+        Args:
+            tables: per block, the least for each value of the variables it shares (`kept`).
+            weights: that they were solved for.
+            stages: one stage keeps and updates a tied parameter once.
+        """
+        options = self.tied_options(weights, stages)
+        total = sum(
+            self.counts[name] * table for name, table in tables.items() if name not in self.tied
+        )
+        if not self.tied:
+            return np.asarray(total), options
+        left, right = (self._tied_table(tables[name], name) for name in self.tied)
+        joint = np.asarray(total)[..., None, None] + left[:, :, None] + right[:, None, :]
+        return joint + options.min(axis=0), options
+
+    def cell(self, position: Iterable[np.intp]) -> dict[str, dict[int, int]]:
+        """Per block the values of the variables that it shares, at a position of `joint`."""
+        boundary, *users = position
+        kept = {n: {t.space.boundary: int(boundary)} for n, t in self.tables.items()}
+        for name, value in zip(self.tied, users, strict=True):
+            kept[name][self._tied_variable(name)] = int(value)
+        return kept
+
+    def factor(self, name: str) -> float:
+        """How many instances of a block `minimise` counts."""
+        return 1.0 if name in self.tied else float(self.counts[name])
+
+    def _tied_table(self, table: FloatArray, name: str) -> FloatArray:
         """[boundary, value of the tied operator]."""
         space = self.tables[name].space
-        first = part.kept[0] == space.boundary
-        return part.table if first else part.table.T
+        return table if space.boundary < self._tied_variable(name) else table.T
 
     def _agreement(self) -> NDArray[np.bool_]:
         """Which pairs of values use a tied parameter, and leave its gradient, in one layout."""
@@ -227,7 +255,7 @@ class Chain:
         for name, tables in self.tables.items():
             space, assignment = tables.space, solution.assignments[name]
             at = {number: int(tables.domains[number][i]) for number, i in assignment.items()}
-            saved, stored = tables.decisions(assignment, solution.weights[name])
+            saved, stored = tables.decisions(assignment, solution.options[name])
             splits = {
                 group: space.choices[group][at[space.groups[group]]] for group in space.block.groups
             }
@@ -265,113 +293,3 @@ def _tied_pair(graph: Graph) -> dict[str, str]:
             local = name.removeprefix(instance.prefix)
             pair[block.name] = next(op.group for op in block.forward if local in op.inputs)
     return pair
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A solution cut into stages.
-
-    Attributes:
-        solution: the decisions.
-        partition: stages and recomputed layers.
-        step_time: estimated seconds.
-    """
-
-    solution: Solution
-    partition: Partition
-    step_time: float
-
-
-@dataclass(frozen=True)
-class Room:
-    """Memory of the stages and how they are filled.
-
-    Attributes:
-        limits: bytes per stage.
-        schedule: family.
-        recompute: "none", "full", or "" where it may be decided per layer.
-        layers: layers per stage if given.
-        hop: seconds of one transfer between neighbours.
-    """
-
-    limits: Sequence[float]
-    schedule: str
-    recompute: str = ""
-    layers: Sequence[int] | None = None
-    hop: float = 0.0
-
-
-def estimate(
-    chain: Chain, solution: Solution, pace: Pace, room: Room, pricer: Pricer
-) -> Estimate | None:
-    """Cut a solution into stages that fit, or None.
-
-    Args:
-        chain: what was solved.
-        solution: decisions.
-        pace: stages and micro-batches.
-        room: memory per stage.
-        pricer: whether streams overlap, fixed costs.
-    """
-    costs = _chain_costs(chain, solution, room, pricer)
-    flight = [
-        in_flight(room.schedule, s, pace.stages, pace.micro_batches) for s in range(pace.stages)
-    ]
-    limits = Limits(flight, room.limits, pace.micro_batches, room.recompute == "full", room.layers)
-    cut = partition(costs, limits)
-    if cut is None:
-        return None
-    bounds = cut.bounds
-    ends = [solution.totals[name] for name in chain.order]
-    once = max(
-        sum(_once(total, pricer) for total in ends[i:j])
-        for i, j in zip(bounds, bounds[1:], strict=False)
-    )
-    hops = 2 * room.hop * (pace.stages - 1)
-    # A round trip to the next stage is hidden only as far as micro-batches are in flight.
-    period = max(cut.seconds) + (hops / pace.stages if room.schedule == "1f1b" else 0.0)
-    step = sum(cut.seconds) + hops + (pace.micro_batches - 1) * period
-    return Estimate(solution, cut, step + once + pricer.fixed_step)
-
-
-def _once(total: FloatArray, pricer: Pricer) -> float:
-    """What an instance adds once a step; its last reduction follows those of the last micro-batch
-    on their stream, and hides behind that backward.
-    """
-    get = {name: float(total[i]) for name, i in CHANNEL.items()}
-    reduction = get["OK"]
-    if pricer.overlaps:
-        backward = get["XB"] + get["RG"]
-        reduction = max(backward, get["WB"] + reduction) - max(backward, get["WB"])
-    return get["ON"] + reduction
-
-
-def _chain_costs(chain: Chain, solution: Solution, room: Room, pricer: Pricer) -> ChainCosts:
-    blocks = chain.graph.blocks
-    rows = {
-        name: _block_costs(total, pricer, bool(blocks[name].backward))
-        for name, total in solution.totals.items()
-    }
-    table = np.array([rows[name] for name in chain.order])
-    layer = np.array([is_layer(name) for name in chain.order])
-    backward = np.array([bool(blocks[name].backward) for name in chain.order])
-    may = layer & backward if room.recompute != "none" else np.zeros_like(layer)
-    inputs = table[:, 4] * backward
-    return ChainCosts(
-        table[:, 0], table[:, 1], table[:, 2], table[:, 3], inputs, table[:, 3], layer, may
-    )
-
-
-def _block_costs(total: FloatArray, pricer: Pricer, backward: bool) -> tuple[float, ...]:
-    """(seconds, more with recompute, weight bytes, saved bytes, input bytes) of an instance."""
-    get = {name: float(total[i]) for name, i in CHANNEL.items()}
-
-    def beside(compute: float, weights: float, back: bool) -> float:
-        compute = max(compute, pricer.layer_floor(back))
-        return max(compute, weights) if pricer.overlaps else compute + weights
-
-    kept = again = beside(get["XF"], get["WF"], back=False)
-    if backward:
-        kept += beside(get["XB"] + get["RG"], get["WB"], back=True)
-        again += beside(get["XB"] + get["RC"], get["WB"], back=True)
-    return kept, max(0.0, again - kept), get["MW"], get["MA"], get["MX"]

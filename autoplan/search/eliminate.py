@@ -113,6 +113,42 @@ class Order:
             pool.append(least.reshape(best.shape))
         return Elimination(self.kept, self._last.run(pool), tuple(records))
 
+    def regrets(self, tables: Sequence[FloatArray]) -> list[Regret]:
+        """What each value costs over the best one, last variable to be eliminated first.
+
+        Assigned in this order, the regrets of any values add up to what their sum of tables is
+        over the minimum for the kept variables.
+        """
+        pool = list(tables)
+        steps = []
+        for variable, scope, addition in self._rounds:
+            total = addition.run(pool)
+            least = total.min(axis=-1)
+            pool.append(least)
+            bar = np.where(np.isfinite(least), least, 0.0)
+            steps.append(Regret(variable, scope, total - bar[..., None]))
+        return steps[::-1]
+
+    @property
+    def cells(self) -> int:
+        """Entries of all tables that a run goes through."""
+        return sum(prod(addition.shape) for _, _, addition in self._rounds)
+
+
+@dataclass(frozen=True)
+class Regret:
+    """What each value of a variable costs over the best one.
+
+    Attributes:
+        variable: its number.
+        scope: the variables that this depends on.
+        table: one axis per variable of `scope`, then the values.
+    """
+
+    variable: int
+    scope: tuple[int, ...]
+    table: FloatArray
+
 
 @dataclass(frozen=True)
 class Elimination:

@@ -8,7 +8,7 @@ here, and exactly accounted for once a plan is lowered; what the estimate missed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.cost import Pricer
@@ -21,10 +21,12 @@ from autoplan.ir.workload import DTYPE_BYTES, Workload
 from autoplan.pipeline import in_flight
 from autoplan.search.build import build_tables, least_seconds
 from autoplan.search.candidates import Shape
-from autoplan.search.chain import Chain, Estimate, Pace, Room, estimate, is_layer
+from autoplan.search.chain import Chain, Pace, Solution, is_layer
 from autoplan.search.prices import OperatorPrices, Transitions
 from autoplan.search.setting import Setting
+from autoplan.search.settle import Effort, settle
 from autoplan.search.space import BlockSpace
+from autoplan.search.step import Estimate, Room, estimate
 from autoplan.search.storage import StorageOptions
 from autoplan.search.tables import CHANNEL, BlockTables
 
@@ -87,6 +89,26 @@ class Limit:
     reserve: tuple[float, ...]
     best: float
     incumbent: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Free:
+    """A candidate with memory for nothing.
+
+    Attributes:
+        rows: (pace, its best decisions), one per weight of the compute stream.
+    """
+
+    rows: Sequence[tuple[Pace, Solution]]
+
+    @property
+    def bound(self) -> float:
+        """No estimate of the candidate is faster."""
+        return max(found.objective for _, found in self.rows)
+
+
+Candidate = tuple[Chain, Shape, Freedom]
+"""What is solved."""
 
 
 class Engine:
@@ -196,29 +218,38 @@ class Engine:
         width = DTYPE_BYTES[workload.precision.of("compute")]
         return batch * extent["s"] * extent["m"] * width / shape.mesh.size
 
-    def solve(self, chain: Chain, shape: Shape, freedom: Freedom, limit: Limit) -> Estimate | None:
-        """The best decisions that fit by estimate; None if none does, or none beats `limit.best`.
-
-        First with memory for nothing, once per weight of the compute stream: each minimum is a
-        lower bound of the candidate's estimate. Only where the best of these does not fit as it is
-        are prices of memory and recomputing tried.
+    def free(self, chain: Chain, shape: Shape, freedom: Freedom, bar: float) -> Free | None:
+        """The best decisions with memory for nothing, once per weight of the compute stream: each
+        minimum is a lower bound of the candidate's estimate. None if one is not below a bar.
         """
-        room = self.room(shape, freedom, limit.reserve)
         flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
         overlaps = OVERLAPS if self.pricer.overlaps else (None,)
         again = freedom.recompute == "full"
-        paces = [
-            Pace(shape.stages, shape.micro_batches, flight, 0.0, overlap, again)
-            for overlap in overlaps
-        ]
-        free = []
-        for pace in paces:
+        rows = []
+        for overlap in overlaps:
+            pace = Pace(shape.stages, shape.micro_batches, flight, 0.0, overlap, again)
             found = chain.solve(pace)
-            if found is None or found.objective >= limit.best:
+            if found is None or found.objective >= bar:
                 return None
-            free.append((pace, found))
+            rows.append((pace, found))
+        return Free(rows)
+
+    def solve(
+        self, chain: Chain, shape: Shape, freedom: Freedom, limit: Limit, free: Free | None = None
+    ) -> Estimate | None:
+        """Good decisions that fit by estimate; None if none was met, or none beats `limit.best`.
+
+        Only where the best of the free ones does not fit as it is are prices of memory and
+        recomputing tried.
+        """
+        room = self.room(shape, freedom, limit.reserve)
+        free = free or self.free(chain, shape, freedom, limit.best)
+        if free is None:
+            return None
+        paces = [pace for pace, _ in free.rows]
+        again = paces[0].recompute
         best: Estimate | None = None
-        for pace, found in free:
+        for pace, found in free.rows:
             best = _better(best, estimate(chain, found, pace, room, self.pricer))
         if best and (again or not any(best.partition.recompute)):
             return best
@@ -255,6 +286,15 @@ class Engine:
                 else:
                     low = price
         return best
+
+    def settle(
+        self, candidate: Candidate, found: Estimate | None, effort: Effort, limit: Limit
+    ) -> Estimate | None:
+        """The best decisions of a candidate below `limit.best`, if effort allows; see `settle`."""
+        chain, shape, freedom = candidate
+        pace = Pace(shape.stages, shape.micro_batches, 1, 0.0, None, freedom.recompute == "full")
+        room = self.room(shape, freedom, limit.reserve)
+        return settle(chain, pace, (room, self.pricer), found, effort, limit.best)
 
     def plan(self, chain: Chain, shape: Shape, found: Estimate) -> Plan:
         """The Plan of an estimate."""

@@ -4,7 +4,7 @@
     2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal
        time of what is left exceeds the incumbent
     3  the best of those with every mesh and every order of axes in the machine, then with a third
-       axis
+       axis; all that could still win settled, as far as effort goes: exactly on small cases
     4  the best estimates lowered and simulated; what does not fit exactly goes back with what it
        lacked
 
@@ -16,16 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from time import perf_counter
 
 from autoplan.cost import Pricer
-from autoplan.describe import describe
 from autoplan.errors import InfeasibleError
-from autoplan.ir.graph import Graph
 from autoplan.ir.layout import Mesh
 from autoplan.ir.plan import Plan
-from autoplan.ir.timeline import Timeline
 from autoplan.lower import lower
 from autoplan.search.baselines import baselines
 from autoplan.search.candidates import (
@@ -35,11 +31,15 @@ from autoplan.search.candidates import (
     factorisations,
     refinements,
 )
-from autoplan.search.chain import Chain, Estimate
-from autoplan.search.engine import Engine, Freedom, Inputs, Limit
+from autoplan.search.chain import Chain
+from autoplan.search.engine import Candidate, Engine, Freedom, Inputs, Limit
 from autoplan.search.freedom import Degrees, expressible, freedoms, named_plans, outer_pins
+from autoplan.search.ideal import ideal_seconds
 from autoplan.search.nearest import Need, least_need, nearest_changes
+from autoplan.search.ranking import distinct, plan_name, stage_totals
 from autoplan.search.result import Ranked, Request, SearchResult
+from autoplan.search.settle import Effort
+from autoplan.search.step import Estimate
 from autoplan.simulate import simulate_priced
 from autoplan.units import format_bytes
 
@@ -62,18 +62,28 @@ SLACK = 1.05
 SPACE = "depth x micro-batches x meshes of up to three axes x order in the machine x placements"
 FAR = 1.5
 """The best of a depth that is this much slower than the best of all is not shown."""
+EFFORT = {True: 6e8, False: 1.5e8}
+"""Table entries that settling candidates may go through, on small machines and on large ones."""
+MENDING = 1e8
+"""The same, for candidates that need more memory than estimated."""
 CORRECTIONS = 3
 """Times that a candidate is solved again with the memory that its estimate missed."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A candidate with its estimate."""
+    """A candidate with its estimate, and what no estimate of it is below."""
 
     shape: Shape
     freedom: Freedom
     chain: Chain
     estimate: Estimate
+    bound: float
+
+    @property
+    def candidate(self) -> Candidate:
+        """What was solved."""
+        return self.chain, self.shape, self.freedom
 
 
 class Search:
@@ -88,10 +98,12 @@ class Search:
         self.engine = Engine(self.inputs, self.pricer)
         self.refused: Counter[str] = Counter()
         self.shortfall: list[Need] = []
+        self.unsettled: list[tuple[float, Shape, Freedom]] = []
         self.solved = 0
         self.orders: dict[tuple[tuple[int, ...], int], list[tuple[Mesh, int]]] = {}
         self.best_of_depth: dict[int, float] = {}
-        self.ideal = self._ideal_seconds()
+        self.mending = Effort(MENDING)
+        self.ideal = ideal_seconds(request)
         self.device_limit = request.hardware.device.memory - request.workload.memory_headroom
 
     def run(self) -> SearchResult:
@@ -112,7 +124,7 @@ class Search:
         matching = [
             row for row in found if not self.request.pins and expressible(self.request, row.plan)
         ]
-        plans = _distinct(self.request.graph, [*ranked, *matching])
+        plans = distinct(self.request.graph, [*ranked, *matching])
         if not plans:
             raise self._infeasible()
         return self._result(plans, plain, start, SPACE)
@@ -159,25 +171,6 @@ class Search:
 
     # --- outer space ----------------------------------------------------------------------------
 
-    def _ideal_seconds(self) -> float:
-        """Matrix products of one step at the device's best rate on all devices.
-
-        Source: 6 FLOP per matrix weight and token, forward and backward of a dense model.
-        """
-        graph, workload = self.request.graph, self.request.workload
-        device = self.request.hardware.device
-        tokens = workload.global_batch_size * workload.seq_len
-        flops = 0.0
-        for instance in graph.instances:
-            block = graph.blocks[instance.block]
-            for op in (*block.forward, *block.backward):
-                if op.family.startswith("linear"):
-                    weight = next(n for n in (*op.inputs, *op.outputs) if _is_weight(block, n))
-                    dims = block.tensors[weight].dims
-                    flops += 2.0 * tokens * prod(graph.extent[d] for d in dims)
-        rate = device.peak_flops[workload.precision.compute] * device.gemm_efficiency
-        return flops / (rate * self.request.hardware.count)
-
     def bound(self, stages: int, micro_batches: int) -> float:
         """No candidate of this depth and so many micro-batches is estimated faster."""
         return self.ideal * (micro_batches + stages - 1) / micro_batches
@@ -208,6 +201,7 @@ class Search:
             best = min([best, *(row.estimate.step_time for row in results)])
             if count > FINE_ENOUGH:
                 results += self._refine(results, best)
+        results += self._settle(results, incumbent)
         return sorted(results, key=lambda row: row.estimate.step_time)
 
     @property
@@ -291,11 +285,43 @@ class Search:
         if chain is None:
             self.refused["a batch, head or width does not divide"] += 1
             return None
-        found = self.engine.solve(chain, shape, freedom, limit)
-        if found is None:
-            self.refused["slower than the best, or does not fit in memory"] += 1
+        free = self.engine.free(chain, shape, freedom, limit.best)
+        if free is None:
+            self.refused["slower than the best"] += 1
             return None
-        return Solved(shape, freedom, chain, found)
+        found = self.engine.solve(chain, shape, freedom, limit, free)
+        if found is None:
+            self.unsettled.append((free.bound, shape, freedom))
+            return None
+        return Solved(shape, freedom, chain, found, free.bound)
+
+    def _settle(self, results: Sequence[Solved], incumbent: float) -> list[Solved]:
+        """The best decisions of candidates whose bound is below the best: first of those that fit,
+        the fastest first, then of those of which nothing has fitted so far.
+        """
+        effort = Effort(EFFORT[self.request.hardware.count <= EXHAUSTIVE])
+        best = min([incumbent, *(row.estimate.step_time for row in results)])
+        settled = []
+        for row in sorted(results, key=lambda row: row.estimate.step_time):
+            if row.bound < best and effort.left > 0:
+                limit = Limit((0.0,) * row.shape.stages, best)
+                found = self.engine.settle(row.candidate, row.estimate, effort, limit)
+                if found and found.step_time < row.estimate.step_time:
+                    settled.append(replace(row, estimate=found))
+                    best = min(best, found.step_time)
+        for bound, shape, freedom in sorted(self.unsettled, key=lambda row: row[0]):
+            chain, fitting = None, None
+            if bound < best and effort.left > 0:
+                chain = self.engine.chain(shape, freedom)
+                assert chain is not None
+                limit = Limit((0.0,) * shape.stages, best)
+                fitting = self.engine.settle((chain, shape, freedom), None, effort, limit)
+            if fitting and chain:
+                settled.append(Solved(shape, freedom, chain, fitting, bound))
+                best = min(best, fitting.step_time)
+            else:
+                self.refused["slower than the best, or does not fit in memory"] += 1
+        return settled
 
     # --- last -----------------------------------------------------------------------------------
 
@@ -303,6 +329,7 @@ class Search:
         """Lower and simulate the best estimates, mending those that do not fit after all."""
         ranked: dict[str, Ranked | None] = {}
         depths: set[int] = set()
+        best = float("inf")
         for row in rows:
             far = row.estimate.step_time > FAR * rows[0].estimate.step_time
             if len(ranked) >= SIMULATED and (far or row.shape.stages in depths):
@@ -311,16 +338,16 @@ class Search:
             name = plan_name(self.request.graph, plan)
             if name in ranked:
                 continue
-            ranked[name] = self._mend(row)
-            if ranked[name] is None:
+            final = ranked[name] = self._mend(row, best)
+            if final is None:
                 self.refused["does not fit in memory"] += 1
             else:
                 depths.add(row.shape.stages)
-        found = [row for row in ranked.values() if row is not None]
-        return sorted(found, key=lambda r: r.timeline.step_time)
+                best = min(best, final.timeline.step_time)
+        return sorted(filter(None, ranked.values()), key=lambda r: r.timeline.step_time)
 
-    def _mend(self, row: Solved) -> Ranked | None:
-        """The candidate as a plan that fits exactly."""
+    def _mend(self, row: Solved, best: float) -> Ranked | None:
+        """The candidate as a plan that fits exactly; the step to beat is the best so far."""
         reserve = (0.0,) * row.shape.stages
         current: Solved | None = row
         for _ in range(CORRECTIONS + 1):
@@ -338,8 +365,10 @@ class Search:
             framework = self.request.stack.constants["framework_bytes"]
             reserve = tuple(max(r, m - framework) for r, m in zip(reserve, missed, strict=True))
             self._note_shortfall(totals)
-            limits = Limit(reserve, float("inf"))
-            estimate = self.engine.solve(current.chain, current.shape, current.freedom, limits)
+            estimate = self.engine.solve(*row.candidate, Limit(reserve, float("inf")))
+            if self.mending.left > 0:
+                limit = Limit(reserve, best)
+                estimate = self.engine.settle(row.candidate, estimate, self.mending, limit)
             current = replace(row, estimate=estimate) if estimate else None
         return None
 
@@ -359,33 +388,6 @@ class Search:
             f" {request.hardware.device.kind} with {limit} usable; {detail}"
         )
         return InfeasibleError(message, dict(self.refused), nearest_changes(request))
-
-
-def stage_totals(timeline: Timeline) -> list[int]:
-    """Peak bytes of each stage, all lines together."""
-    return [sum(lines.values()) for lines in timeline.peak_memory]
-
-
-def _is_weight(block: object, name: str) -> bool:
-    tensor = block.tensors[name]  # type: ignore[attr-defined]
-    return tensor.role in ("parameter", "parameter_gradient")
-
-
-def _distinct(graph: Graph, rows: Sequence[Ranked]) -> list[Ranked]:
-    """Fastest first, one of those that people would call the same plan."""
-    table: dict[str, Ranked] = {}
-    for row in sorted(rows, key=lambda r: r.timeline.step_time):
-        words = describe(graph, row.plan)
-        plain = {key: value for key, value in words.items() if key not in ("order", "zero_axes")}
-        same_time = f"{row.timeline.step_time:.9e}"  # the machine does not care about the order
-        table.setdefault(repr((plain, same_time)), row)
-    return list(table.values())
-
-
-def plan_name(graph: Graph, plan: Plan) -> str:
-    """What people would call a plan: equal for plans that differ in details only."""
-    words = describe(graph, plan)
-    return repr({key: value for key, value in words.items() if key != "zero_axes"})
 
 
 def search(request: Request) -> SearchResult:

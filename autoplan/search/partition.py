@@ -1,16 +1,19 @@
 """Blocks to stages, and layers to compute again: dynamic programming under each stage's memory.
 
-    minimise  sum_s t_s + (M - 1) max_s t_s      t_s = sum of its blocks + recomputed forwards
+    minimise  sum_s t_s + (M - 1) max_s t_s + max_s o_s
+    t_s       sum of its blocks + recomputed forwards, each micro-batch;   o_s  once a step
     so that   memory of stage s <= its limit
 
 The stage's cheapest number of recomputed layers follows from its blocks, so a stage is an interval
 with a cost. First the least bottleneck (min-max over intervals), then the least sum under a
-bottleneck; larger bottlenecks are tried while they could still pay.
+bottleneck; larger bottlenecks are tried while they could still pay. All that again below smaller
+and smaller o_s on short chains, where what happens once a step weighs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,6 +36,8 @@ class ChainCosts:
         transient: bytes needed while it runs.
         layer: whether it counts as a decoder layer (each stage has at least one).
         may_recompute: whether its forward may be run again.
+        once: seconds once a step.
+        sooner: how much less that is when its forward is run again.
     """
 
     seconds: FloatArray
@@ -43,6 +48,8 @@ class ChainCosts:
     transient: FloatArray
     layer: NDArray[np.bool_]
     may_recompute: NDArray[np.bool_]
+    once: FloatArray
+    sooner: FloatArray
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,14 @@ class Partition:
         recompute: recomputed layers of each stage.
         seconds: of one micro-batch per stage.
         memory: estimated bytes per stage.
+        once: seconds once a step per stage.
     """
 
     bounds: tuple[int, ...]
     recompute: tuple[int, ...]
     seconds: tuple[float, ...]
     memory: tuple[float, ...]
+    once: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ ALL_LENGTHS = 48
 """Instances up to which a stage may be as long as the chain."""
 LONGEST = 4
 """On longer chains a stage has at most so many times the mean number of instances."""
+SHORT = 12
+"""Instances up to which what happens once a step helps to decide the cut."""
 
 
 class _Intervals:
@@ -109,9 +120,11 @@ class _Intervals:
         self.choices = spans(costs.may_recompute.astype(float))
         self.fixed = spans(costs.weights) + self._running_max(costs.transient)
         self.per_flight = spans(costs.inputs + costs.saved)
+        self.once = spans(costs.once)
         # Layers that may be recomputed are alike; the largest stands for all.
         self.saving = float(np.max(costs.saved * costs.may_recompute, initial=0.0))
         self.again = float(np.max(costs.again * costs.may_recompute, initial=0.0))
+        self.sooner = float(np.min(costs.sooner, where=costs.may_recompute, initial=self.again))
         self.legal = inside & (self.layers >= 1)
 
     def _running_max(self, values: FloatArray) -> FloatArray:
@@ -141,6 +154,13 @@ class _Stage:
         cost = intervals.seconds + self.count * intervals.again
         self.cost = np.where(legal, cost, np.inf)
         self.memory = held - self.count * saving
+        self.once = np.where(legal, intervals.once - self.count * intervals.sooner, np.inf)
+
+    def below(self, ceiling: float) -> _Stage:
+        """Without the intervals that take longer once a step."""
+        fewer = copy(self)
+        fewer.cost = np.where(self.once <= ceiling, self.cost, np.inf)
+        return fewer
 
 
 def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
@@ -159,30 +179,66 @@ def partition(costs: ChainCosts, limits: Limits) -> Partition | None:
         if key not in known:
             known[key] = _Stage(intervals, limits, s)
         stages.append(known[key])
-    bottleneck = _least_bottleneck(stages, intervals.start)
-    if not np.isfinite(bottleneck):
-        return None
     repeats = limits.micro_batches - 1
-    free = _least_sum(stages, intervals.start, np.inf)[0]
-    best: tuple[float, list[int]] | None = None
-    for threshold in _thresholds(stages, bottleneck):
-        if best is not None and free + repeats * threshold >= best[0]:
-            break
-        total, bounds = _least_sum(stages, intervals.start, threshold * (1 + 1e-12))
-        worst = max(s.cost[at] for s, at in zip(stages, _places(bounds), strict=True))
-        value = total + repeats * float(worst)
-        if best is None or value < best[0]:
-            best = (value, bounds)
-        if total <= free * (1 + 1e-12):
-            break  # a larger bottleneck cannot lower the sum
-    assert best is not None
+    best = _cheapest(stages, intervals.start, repeats)
+    if best is None:
+        return None
+    if len(costs.seconds) <= SHORT:
+        best = _with_ends(stages, intervals.start, repeats, best)
     cuts = list(zip(stages, _places(best[1]), strict=True))
     return Partition(
         tuple(best[1]),
         tuple(int(s.count[at]) for s, at in cuts),
         tuple(float(s.cost[at]) for s, at in cuts),
         tuple(float(s.memory[at]) for s, at in cuts),
+        tuple(float(s.once[at]) for s, at in cuts),
     )
+
+
+Cut = tuple[float, list[int]]
+"""(seconds, bounds)."""
+
+
+def _cheapest(
+    stages: Sequence[_Stage], start: NDArray[np.intp], repeats: int
+) -> Cut | None:  # fmt: skip
+    """The best cut, what happens once a step aside, or None if none fits."""
+    bottleneck = _least_bottleneck([s.cost for s in stages], start)
+    if not np.isfinite(bottleneck):
+        return None
+    free = _least_sum(stages, start, np.inf)[0]
+    best: Cut | None = None
+    for threshold in _thresholds([s.cost for s in dict.fromkeys(stages)], bottleneck):
+        if best is not None and free + repeats * threshold >= best[0]:
+            break
+        total, bounds = _least_sum(stages, start, threshold * (1 + 1e-12))
+        worst = max(s.cost[at] for s, at in zip(stages, _places(bounds), strict=True))
+        value = total + repeats * float(worst)
+        if best is None or value < best[0]:
+            best = (value, bounds)
+        if total <= free * (1 + 1e-12):
+            break  # a larger bottleneck cannot lower the sum
+    return best
+
+
+def _with_ends(
+    stages: Sequence[_Stage], start: NDArray[np.intp], repeats: int, free: Cut
+) -> Cut:  # fmt: skip
+    """The best cut with what happens once a step; `free` is the best without."""
+
+    def end(bounds: Sequence[int]) -> float:
+        return max(float(s.once[at]) for s, at in zip(stages, _places(bounds), strict=True))
+
+    best = (free[0] + end(free[1]), free[1])
+    least = _least_bottleneck([s.once for s in stages], start)
+    for ceiling in _thresholds([s.once for s in dict.fromkeys(stages)], least):
+        if free[0] + ceiling >= best[0]:
+            break
+        lower = {s: s.below(ceiling * (1 + 1e-12)) for s in dict.fromkeys(stages)}
+        found = _cheapest([lower[s] for s in stages], start, repeats)
+        if found and found[0] + end(found[1]) < best[0]:
+            best = (found[0] + end(found[1]), found[1])
+    return best
 
 
 def _places(bounds: Sequence[int]) -> list[tuple[int, int]]:
@@ -190,10 +246,10 @@ def _places(bounds: Sequence[int]) -> list[tuple[int, int]]:
     return [(j, j - i - 1) for i, j in pairwise(bounds)]
 
 
-def _thresholds(stages: Sequence[_Stage], bottleneck: float) -> Iterator[float]:
-    """The least bottleneck, then every larger cost that a stage can have, ascending."""
+def _thresholds(tables: Sequence[FloatArray], bottleneck: float) -> Iterator[float]:
+    """The least bottleneck, then every larger value of a stage, ascending."""
     yield bottleneck
-    finite = [s.cost[np.isfinite(s.cost) & (s.cost > bottleneck)] for s in dict.fromkeys(stages)]
+    finite = [table[np.isfinite(table) & (table > bottleneck)] for table in tables]
     yield from np.unique(np.concatenate(finite)).tolist()
 
 
@@ -204,10 +260,10 @@ def _origin(ends: int) -> FloatArray:
     return best
 
 
-def _least_bottleneck(stages: Sequence[_Stage], start: NDArray[np.intp]) -> float:
+def _least_bottleneck(tables: Sequence[FloatArray], start: NDArray[np.intp]) -> float:
     best = _origin(len(start))
-    for stage in stages:
-        best = np.maximum(best[start], stage.cost).min(axis=1)
+    for table in tables:
+        best = np.maximum(best[start], table).min(axis=1)
     return float(best[-1])
 
 

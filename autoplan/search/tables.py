@@ -16,7 +16,10 @@ weights at hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +34,8 @@ FloatArray = NDArray[np.float64]
 CHANNELS = ("XF", "XB", "RG", "RC", "WF", "WB", "ON", "OK", "MA", "MX", "MW")
 CHANNEL = {name: i for i, name in enumerate(CHANNELS)}
 COUNT = len(CHANNELS)
+ILLEGAL = 1e12
+"""Seconds or bytes that no legal entry reaches; see `prices.IMPOSSIBLE`."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,21 @@ class Chooser:
         return np.asarray(values)
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What may be decided in a block: the value of a variable, or the option of a factor.
+
+    Attributes:
+        block: its name.
+        variable: number, or None.
+        factor: number, where there is no variable.
+    """
+
+    block: str
+    variable: int | None = None
+    factor: int = -1
+
+
 class BlockTables:
     """All factors of one block on one mesh with one micro-batch size.
 
@@ -96,50 +116,89 @@ class BlockTables:
                 self.choosers.append(chooser)
         # One matrix for all tables, so that new weights cost one product.
         self._flat = np.concatenate([c.values.reshape(COUNT, -1) for c in self.choosers], axis=1)
+        # Weights may be zero, and what is impossible stays so.
+        self._bar(np.asarray((self._flat >= ILLEGAL).any(axis=0)))
         self._orders: dict[tuple[int, ...], Order] = {}
+
+    def _bar(self, barred: NDArray[np.bool_]) -> None:
+        """Leave out entries of the factors."""
+        self._barred, self._impossible = barred, np.flatnonzero(barred)
+
+    def _cut(self, flat: NDArray[Any]) -> list[NDArray[Any]]:
+        """A row of all entries as an array (options, domain…) per factor."""
+        parts, start = [], 0
+        for chooser in self.choosers:
+            shape = chooser.values.shape[1:]
+            size = prod(shape)
+            parts.append(flat[start : start + size].reshape(shape))
+            start += size
+        return parts
+
+    def within(self, decision: Decision, allowed: NDArray[np.bool_]) -> BlockTables:
+        """The same, with only some values of a variable or options of a factor allowed."""
+        smaller, barred = copy(self), self._barred.copy()
+        for number, (chooser, entries) in enumerate(
+            zip(self.choosers, self._cut(barred), strict=True)
+        ):
+            if decision.variable is None and number == decision.factor:
+                entries[~allowed] = True
+            elif decision.variable in chooser.scope:
+                axis = chooser.scope.index(decision.variable) + 1
+                np.moveaxis(entries, axis, 0)[~allowed] = True
+        smaller._bar(barred)
+        return smaller
 
     def tables(self, weights: FloatArray) -> list[FloatArray]:
         """Scalar tables for a weight per channel, in the order of the factors."""
-        flat = weights @ self._flat
-        tables, start = [], 0
-        for chooser in self.choosers:
-            shape = chooser.values.shape[1:]
-            size = int(np.prod(shape))
-            table = flat[start : start + size].reshape(shape)
-            tables.append(table[0] if shape[0] == 1 else table.min(axis=0))
-            start += size
-        return tables
+        tables = self.optional(weights)
+        return [table[0] if len(table) == 1 else table.min(axis=0) for table in tables]
 
-    def solve(self, weights: FloatArray, keep: Sequence[int]) -> Elimination:
-        """The exact minimum as a function of the variables kept."""
+    def optional(self, weights: FloatArray) -> list[FloatArray]:
+        """The same with an axis for the options."""
+        flat = weights @ self._flat
+        flat[self._impossible] = np.inf
+        return self._cut(flat)
+
+    def order(self, keep: Sequence[int]) -> Order:
+        """How all variables but those kept are eliminated."""
         key = tuple(keep)
         if key not in self._orders:
             sizes = [len(domain) for domain in self.domains]
             self._orders[key] = Order(sizes, [c.scope for c in self.choosers], key)
-        return self._orders[key].run(self.tables(weights))
+        return self._orders[key]
 
-    def totals(self, assignment: Mapping[int, int], weights: FloatArray) -> FloatArray:
-        """Channel totals of an assignment, with the best options for the weights."""
+    def solve(self, weights: FloatArray, keep: Sequence[int]) -> Elimination:
+        """The exact minimum as a function of the variables kept."""
+        return self.order(keep).run(self.tables(weights))
+
+    def options(self, assignment: Mapping[int, int], weights: FloatArray) -> tuple[int, ...]:
+        """The best option of every factor of an assignment."""
+        best = []
+        for chooser, barred in zip(self.choosers, self._cut(self._barred), strict=True):
+            for variable in reversed(chooser.scope):
+                barred = barred[..., assignment[variable]]
+            price = np.where(barred, np.inf, weights @ chooser.at(assignment))
+            best.append(int(price.argmin()))
+        return tuple(best)
+
+    def totals(self, assignment: Mapping[int, int], options: Sequence[int]) -> FloatArray:
+        """Channel totals of an assignment with an option for every factor."""
         total = np.zeros(COUNT)
-        for chooser in self.choosers:
-            values = chooser.at(assignment)
-            total += values[:, int((weights @ values).argmin())]
+        for chooser, option in zip(self.choosers, options, strict=True):
+            total += chooser.at(assignment)[:, option]
         return total
 
     def decisions(
-        self, assignment: Mapping[int, int], weights: FloatArray
+        self, assignment: Mapping[int, int], options: Sequence[int]
     ) -> tuple[dict[str, Layout], dict[str, Stored]]:
-        """Saved layouts and stored layouts that go with an assignment."""
+        """Saved layouts and stored layouts that go with an assignment and its options."""
         saved: dict[str, Layout] = {}
         stored: dict[str, Stored] = {}
-        for chooser in self.choosers:
+        for chooser, option in zip(self.choosers, options, strict=True):
             meaning = chooser.meaning
-            if meaning is None:
-                continue
-            option = int((weights @ chooser.at(assignment)).argmin())
             if isinstance(meaning, SavedChoice):
                 side = meaning.sides[option]
                 saved[meaning.tensor] = side.layouts[assignment[side.variable]]
-            else:
+            elif meaning is not None:
                 stored[meaning.parameter] = meaning.options[assignment[chooser.scope[0]]][option]
         return saved, stored

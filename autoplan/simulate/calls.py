@@ -19,6 +19,8 @@ KINDS = (
 """What a stage's time goes to. Collectives and sends: only what computing waits for. `fixed`:
 seconds of a step that belong to no action."""
 
+TENSORWISE = frozenset({"all_gather", "reduce_scatter"})
+"""Collectives that a stack may do tensor by tensor, since parts have owners; sums lie in buckets."""
 EXCHANGES = frozenset({"GATHER", "REDUCE", "STEP"})
 """Kinds of call that communicate parameters and gradients."""
 
@@ -106,7 +108,7 @@ class CallTable:
         table = self.pricer.instruction_seconds(segment, stage.mesh, self.program.groups).tolist()
         latency = self.pricer.tensor_latency if kind in EXCHANGES else 0.0
         for what, taken, instr in zip(self.pricer.kinds(segment), table, segment.code, strict=True):
-            tensors = len(instr.ins) if instr.op in COLLECTIVES else 0
+            tensors = len(instr.ins) if instr.op in TENSORWISE else 0
             seconds[what] += taken + latency * tensors
         if kind in ("F", "B"):
             self._hide(seconds)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autoplan.errors import Problem
 from autoplan.files.problems import Problems
 from autoplan.files.runs import read_runs
 from autoplan.ir.record import Record
@@ -122,10 +123,10 @@ def read_records(paths: Sequence[str], problems: Problems) -> tuple[Record, ...]
     seen: set[Path] = set()
     records: list[Record] = []
     for path in paths:
-        if Path(path).resolve() in seen:
-            problems.add("", f"`{path}` twice", "each file once")
+        if Path(path).absolute() in seen:
+            problems.found.append(Problem(problems.source, "", f"`{path}` twice", "each file once"))
             continue
-        seen.add(Path(path).resolve())
+        seen.add(Path(path).absolute())
         records += problems.attempt(partial(read_runs, path)) or ()
     problems.check()
     return tuple(records)

@@ -107,7 +107,12 @@ VALID = [
     "run tiny-llama cpu-host:2 --steps 2 --precision fp64 --transport lockstep --no-verify",
     "explain tiny-llama cpu-host:2 --pin tp=2 --why-not dp=2 --measured mfu=40%,memory=1GiB",
     "compare one.json other.json --json",
+    "explain --config run.sh tiny-llama cpu-host:2 --measured step_time=1s --quiet",
+    "validate --runs runs.jsonl --json -o rows.jsonl",
+    "calibrate runs.jsonl --hardware cpu-host --stack megatron -o mine.json",
+    "profile --topology topo.txt --nccl-log log.txt --extends a100-80g -o machine.json",
 ]
+COMMAND_LINES = 400
 SCRAPS = [
     "",
     "-",
@@ -147,11 +152,11 @@ def mutated(rng: random.Random) -> list[str]:
 
 
 def test_mutated_command_lines_never_crash(monkeypatch, capsys, tmp_path):
-    """A hundred: each ends with an answer or with exit 2, never with a bug."""
+    """Each ends with an answer or with exit 2, never with a bug."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("autoplan.workflow.running._execute", lambda *_: (None, ()))
     rng = random.Random(0)
-    for _ in range(100):
+    for _ in range(COMMAND_LINES):
         words = mutated(rng)
         code = main(words)
         captured = capsys.readouterr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -13,12 +14,15 @@ from autoplan.ir.machine import Device, Hardware, Host, Level, Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan
 from autoplan.ir.workload import PRECISIONS, Optimizer, Workload
+from autoplan.pipeline import in_flight
 from autoplan.presets import parse_pins
 from autoplan.search import Request
-from autoplan.search.candidates import Shape
-from autoplan.search.chain import Chain, Estimate, Solution
+from autoplan.search.candidates import Shape, arrangements, divisors, factorisations
+from autoplan.search.chain import Chain, Pace, Solution
 from autoplan.search.engine import Engine, Freedom, Inputs
+from autoplan.search.outer import Search
 from autoplan.search.partition import Partition
+from autoplan.search.step import Estimate, Room, estimate
 from autoplan.search.tables import COUNT, BlockTables, Chooser
 
 HYPER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
@@ -117,17 +121,13 @@ def random_solution(rng: Random, chain: Chain, noise: float = 1e3) -> Solution:
     tables = {name: noisy(t, seed + i, noise) for i, (name, t) in enumerate(chain.tables.items())}
     found = Chain(chain.graph, tables).solve(Dice(seed))  # type: ignore[arg-type]
     assert found is not None
-    totals = {
-        name: t.totals(found.assignments[name], found.weights[name])
-        + chain._shared_totals(name, found.assignments[name], found.shared, 1)
-        for name, t in chain.tables.items()
-    }
-    return replace(found, totals=totals)
+    options = {name: found.options[name][: len(t.choosers)] for name, t in chain.tables.items()}
+    return chain.solution(found.assignments, options, found.shared, 1, found.objective)
 
 
 def one_stage(made: Engine, chain: Chain, shape: Shape, solution: Solution, again: int = 0) -> Plan:
     """The Plan of decisions on one stage, `again` layers run again in backward."""
-    cut = Partition((0, len(chain.order)), (again,), (0.0,), (0.0,))
+    cut = Partition((0, len(chain.order)), (again,), (0.0,), (0.0,), (0.0,))
     return made.plan(chain, shape, Estimate(solution, cut, 0.0))
 
 
@@ -158,3 +158,87 @@ def with_memory(asked: Request, memory: float) -> Request:
     """The same question about devices with that many bytes."""
     kind = replace(asked.hardware.device, memory=int(memory))
     return replace(asked, hardware=replace(asked.hardware, device=kind))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question, and what builds the tables of its candidates, each once.
+
+    Attributes:
+        asked: the question.
+        chain: (shape, freedom) -> tables, which do not depend on memory.
+        overlap, limited: whether streams overlap, and memory is short.
+    """
+
+    asked: Request
+    chain: Callable[[Shape, Freedom], Chain | None]
+    overlap: bool
+    limited: bool
+
+    def search(self) -> Search:
+        """A search that builds no tables of its own."""
+        made = Search(self.asked)
+        made.engine.chain = self.chain  # type: ignore[method-assign]
+        return made
+
+
+def random_case(
+    rng: Random, devices: tuple[int, ...] = (1, 2, 2, 2, 3), overlap: bool | None = None,
+    short: bool | None = None,
+) -> Case:  # fmt: skip
+    """Any question: streams that overlap or not, memory loose or short."""
+    overlap = rng.random() < 0.6 if overlap is None else overlap
+    short = rng.random() < 0.7 if short is None else short
+    asked = random_request(rng, overlap, devices)
+    made = engine(asked)
+    build, known = made.chain, dict[tuple[Shape, object], Chain | None]()
+
+    def chain(shape: Shape, freedom: Freedom) -> Chain | None:
+        key = (shape, freedom.key)
+        if key not in known:
+            known[key] = build(shape, freedom)
+        return known[key]
+
+    made.chain = chain  # type: ignore[method-assign]
+    return Case(limited(rng, asked, made) if short else asked, chain, overlap, short)
+
+
+def free_estimate(made: Engine, shape: Shape, pace: Pace) -> Estimate | None:
+    """A candidate at a pace with all the memory in the world, or None where nothing is legal."""
+    chain = made.chain(shape, FREE)
+    if chain is None:
+        return None
+    found = chain.solve(pace)
+    assert found is not None
+    room = Room([1e12] * shape.stages, shape.schedule, "full" if pace.recompute else "none")
+    return estimate(chain, found, pace, room, made.pricer)
+
+
+def limited(rng: Random, asked: Request, made: Engine) -> Request:
+    """The same with memory between about the least that a plan holds on its fullest stage and what
+    the fastest does; now and then with a little too little.
+    """
+    rows = []
+    for shape in every_shape(asked):
+        flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
+        weight = 0.5 if made.pricer.overlaps else None
+        for price, recompute in ((0.0, False), (1.0, False), (1.0, True)):
+            pace = Pace(shape.stages, shape.micro_batches, flight, price, weight, recompute)
+            found = free_estimate(made, shape, pace)
+            if found:
+                rows.append((found.step_time, max(found.partition.memory)))
+    least, most = min(memory for _, memory in rows), min(rows)[1]
+    share = rng.choice((-0.02, *(rng.uniform(0.0, 1.0) for _ in range(9))))
+    return with_memory(asked, least + share * (most - least) + 1)
+
+
+def every_shape(asked: Request) -> Iterator[Shape]:
+    """Every candidate: all depths, meshes, orders in the machine and micro-batches."""
+    count = asked.hardware.count
+    for stages in divisors(count):
+        if stages > asked.config.layers:
+            continue
+        for sizes in factorisations(count // stages):
+            for mesh, stride in arrangements(asked.hardware, sizes, stages):
+                for micro_batches in divisors(asked.workload.global_batch_size):
+                    yield Shape(stages, mesh, stride, micro_batches, "1f1b")

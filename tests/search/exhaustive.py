@@ -1,7 +1,6 @@
 """The best step of a candidate by one integer programme: decisions, stages, recomputing, memory.
 
-    minimise   sum_s t_s + (M - 1) max_s t_s + max_s once_s + constants
-    t_s      = sum of its blocks: max(XF, WF) + max(XB + RG, WB), or + where nothing overlaps
+    minimise   sum_s t_s + (M - 1) max_s t_s + max_s last_s + constants     (see `search.step`)
     so that    memory_s <= limit_s
 
 Where stages are cut and how many layers are run again is enumerated; everything else is columns: a
@@ -11,6 +10,7 @@ the tables and the closed form of a step, and nothing of how their minimum is fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
@@ -22,15 +22,13 @@ from scipy.sparse import coo_matrix
 
 from autoplan.cost import Pricer
 from autoplan.pipeline import in_flight
-from autoplan.search import Request
-from autoplan.search.candidates import Shape, arrangements, divisors, factorisations
-from autoplan.search.chain import Chain, Pace, Room, is_layer
-from autoplan.search.engine import Engine
+from autoplan.search.chain import Chain, Pace, is_layer
+from autoplan.search.step import Room
 from autoplan.search.tables import CHANNEL, COUNT
-from tests.search.cases import FREE
+from tests.search.cases import FREE, Case, engine, every_shape
 
 IMPOSSIBLE = 1e12
-MILLI = 1e3
+MICRO = 1e6
 """Seconds and bytes are scaled, since solvers have absolute tolerances."""
 KIB = 1e-3
 
@@ -69,21 +67,23 @@ class Programme:
             self.between(0.0, add((1.0, {column: 1.0}), (-1.0, row)), inf)
         return {column: 1.0}
 
-    def least(self, objective: Row) -> float:
-        """The minimum, or infinity if nothing is feasible."""
+    def least(self, objective: Row, bar: float = inf) -> float:
+        """The minimum, or infinity if nothing is feasible, or nothing below a bar."""
         entries = [(r, c, v) for r, (row, _, _) in enumerate(self.rows) for c, v in row.items()]
         i, j, v = (np.array(part) for part in zip(*entries, strict=True))
         matrix = coo_matrix((v, (i, j)), (len(self.rows), len(self.upper))).tocsr()
         low, high = (np.array(side) for side in list(zip(*self.rows, strict=True))[1:])
         cost = np.zeros(len(self.upper))
         cost[list(objective)] = list(objective.values())
-        found = milp(
-            cost, constraints=LinearConstraint(matrix, low, high), integrality=self.integral,
-            bounds=(0, np.array(self.upper)), options={"mip_rel_gap": 0.0},
-        )  # fmt: skip
-        if found.status == 2:
-            return inf
-        assert found.success, found.message
+        found = None
+        for integral in (0, self.integral):  # a bound first, which is quick
+            found = milp(
+                cost, constraints=LinearConstraint(matrix, low, high), integrality=integral,
+                bounds=(0, np.array(self.upper)), options={"mip_rel_gap": 0.0},
+            )  # fmt: skip
+            if found.status == 2 or (found.success and found.fun >= bar):
+                return inf
+            assert found.success, found.message
         return float(found.fun)
 
 
@@ -118,13 +118,14 @@ class ChainProgramme(Programme):
         shape = table.shape[1:]
         flat = table.reshape(COUNT, -1)
         legal = np.abs(flat).max(axis=0) < IMPOSSIBLE
-        columns = np.array([self.column(1.0 if ok else 0.0) for ok in legal]).reshape(shape)
+        chosen = len(table[0]) > 1  # a mixture of options is none
+        columns = np.array([self.column(1.0 if ok else 0.0, chosen) for ok in legal]).reshape(shape)
         for axis, mine in enumerate(values):
             for value, column in enumerate(mine):
                 cells = columns.take(value, axis=axis + 1).ravel()
                 self.between(0.0, {**dict.fromkeys(map(int, cells), 1.0), column: -1.0}, 0.0)
         for channel, index in CHANNEL.items():
-            scale = KIB if channel.startswith("M") else MILLI
+            scale = KIB if channel.startswith("M") else MICRO
             row = self.totals[block][channel]
             for column, value, ok in zip(columns.ravel(), flat[index], legal, strict=True):
                 if ok and value:
@@ -154,17 +155,25 @@ def cuts(chain: Chain, stages: int, recompute: bool) -> Iterator[Cut]:
                 yield Cut(bounds, again)
 
 
-def best_cut(chain: Chain, cut: Cut, pace: Pace, room: Room, pricer: Pricer) -> float:
-    """The least step of a candidate with given stages, or infinity."""
+def best_cut(
+    chain: Chain, cut: Cut, pace: Pace, machine: tuple[Room, Pricer], bar: float = inf
+) -> float:  # fmt: skip
+    """The least step of a candidate with given stages; infinity if none is below a bar."""
+    room, pricer = machine
     made = ChainProgramme(chain)
-    both, again, once = _seconds(made, pricer)
+    each = {name: _seconds(made, get, pricer) for name, get in made.totals.items()}
     seconds, lasts = [], []
     for stage, (i, j) in enumerate(zip(cut.bounds, cut.bounds[1:], strict=False)):
         names = chain.order[i:j]
         count = cut.again[stage]
-        parts = [(1.0, both[name]) for name in names] + [(float(count), again)]
-        seconds.append(add(*parts))
-        lasts.append(add(*((1.0, once[name]) for name in names)))
+        again = [name for name in names if is_layer(name)][:count]
+        kept = list((Counter(names) - Counter(again)).elements())
+        seconds.append(
+            add(*((1.0, each[n].kept) for n in kept), *((1.0, each[n].again) for n in again))
+        )
+        lasts.append(
+            add(*((1.0, each[n].once) for n in kept), *((1.0, each[n].once_again) for n in again))
+        )
         flight = in_flight(room.schedule, stage, pace.stages, pace.micro_batches)
         _limit(made, names, (flight, count), KIB * room.limits[stage])
     slowest = made.at_least(*seconds)
@@ -173,29 +182,38 @@ def best_cut(chain: Chain, cut: Cut, pace: Pace, room: Room, pricer: Pricer) -> 
     objective = add(*((1.0, row) for row in seconds), (float(rest), slowest), (1.0, end))
     hops = 2 * room.hop * (pace.stages - 1)
     waiting = hops * (1.0 + (rest / pace.stages if room.schedule == "1f1b" else 0.0))
-    return made.least(objective) / MILLI + waiting + pricer.fixed_step
+    fixed = waiting + pricer.fixed_step
+    return made.least(objective, MICRO * (bar - fixed)) / MICRO + fixed
 
 
-def _seconds(
-    made: ChainProgramme, pricer: Pricer
-) -> tuple[Mapping[str, Row], Row, Mapping[str, Row]]:
-    """Per block a micro-batch's seconds and those once a step; and what another forward adds."""
-    both, once, again = {}, {}, {}
-    for name, get in made.totals.items():
-        kept = add((1.0, get["XB"]), (1.0, get["RG"]))
-        more = add((1.0, get["XB"]), (1.0, get["RC"]))
-        forward = made.beside(get["XF"], get["WF"], pricer.overlaps)
-        backward = made.beside(kept, get["WB"], pricer.overlaps)
-        both[name] = add((1.0, forward), (1.0, backward))
-        reduction = get["OK"]
-        if pricer.overlaps:
-            longer = made.at_least(kept, add((1.0, get["WB"]), (1.0, get["OK"])))
-            reduction = add((1.0, longer), (-1.0, backward))
-        once[name] = add((1.0, get["ON"]), (1.0, reduction))
-        if is_layer(name):
-            slower = made.beside(more, get["WB"], pricer.overlaps)
-            again = made.at_least(add((1.0, slower), (-1.0, backward)))
-    return both, again, once
+@dataclass(frozen=True)
+class Seconds:
+    """What an instance of a block takes: kept, or run again in backward.
+
+    Attributes:
+        kept, again: each micro-batch.
+        once, once_again: once a step.
+    """
+
+    kept: Row
+    again: Row
+    once: Row
+    once_again: Row
+
+
+def _seconds(made: ChainProgramme, get: Mapping[str, Row], pricer: Pricer) -> Seconds:
+    overlaps = pricer.overlaps
+    forward = made.beside(get["XF"], get["WF"], overlaps)
+    kept = add((1.0, get["XB"]), (1.0, get["RG"]))
+    more = made.at_least(kept, add((1.0, get["XB"]), (1.0, get["RC"])))
+    reduced = add((1.0, get["WB"]), (1.0, get["OK"]))
+    table = []
+    for compute in (kept, more):
+        backward = made.beside(compute, get["WB"], overlaps)
+        last = made.beside(compute, reduced, overlaps)
+        table.append(add((1.0, forward), (1.0, backward)))
+        table.append(add((1.0, get["ON"]), (1.0, last), (-1.0, backward)))
+    return Seconds(table[0], table[2], table[1], table[3])
 
 
 def _limit(
@@ -212,36 +230,17 @@ def _limit(
         made.between(-inf, add((1.0, held), (1.0, made.totals[name]["MA"])), limit)
 
 
-def shapes(request: Request) -> Iterator[Shape]:
-    """Every candidate: all depths, meshes, orders in the machine and micro-batches."""
-    count = request.hardware.count
-    for stages in divisors(count):
-        if stages > request.config.layers:
-            continue
-        for sizes in factorisations(count // stages):
-            for mesh, stride in arrangements(request.hardware, sizes, stages):
-                for micro_batches in divisors(request.workload.global_batch_size):
-                    yield Shape(stages, mesh, stride, micro_batches, "1f1b")
-
-
-def best_step(request: Request, made: Engine, recompute: bool = False) -> tuple[float, int]:
-    """The least estimated step of all candidates, or infinity if nothing fits; and its stages.
-
-    Args:
-        request: the question.
-        made: where its tables are built.
-        recompute: try running layers again, which pays only where memory is short.
-    """
-    best, stages = inf, 0
-    for shape in shapes(request):
-        chain = made.chain(shape, FREE)
+def best_step(case: Case) -> float:
+    """The least estimated step of all candidates, or infinity if nothing fits."""
+    best, made = inf, engine(case.asked)
+    for shape in every_shape(case.asked):
+        chain = case.chain(shape, FREE)
         if chain is None:
             continue
         flight = in_flight(shape.schedule, 0, shape.stages, shape.micro_batches)
         pace = Pace(shape.stages, shape.micro_batches, flight, 0.0, None, False)
         room = made.room(shape, FREE, (0.0,) * shape.stages)
-        for cut in cuts(chain, shape.stages, recompute):
-            step = best_cut(chain, cut, pace, room, made.pricer)
-            if step < best:
-                best, stages = step, shape.stages
-    return best, stages
+        # Running layers again pays only where memory is short.
+        for cut in cuts(chain, shape.stages, case.limited):
+            best = min(best, best_cut(chain, cut, pace, (room, made.pricer), best))
+    return best

@@ -27,8 +27,9 @@ from autoplan.ir.program import COLLECTIVES, Program
 from autoplan.lower import lower
 from autoplan.ops import BlockLayouts, gradient_source
 from autoplan.search.candidates import Shape, arrangements
-from autoplan.search.chain import Chain, Pace, Room, Solution, estimate
+from autoplan.search.chain import Chain, Pace, Solution
 from autoplan.search.engine import Engine
+from autoplan.search.step import Room, estimate
 from autoplan.search.tables import CHANNEL
 from autoplan.simulate import simulate_priced
 from tests.search.cases import (

@@ -18,15 +18,17 @@ def random_chain(rng: Random) -> ChainCosts:
     layers = rng.randint(1, 6)
     ends = rng.random() < 0.8
     kinds = [*(["first"] if ends else []), *["layer"] * layers, *(["last"] if ends else [])]
-    numbers = {kind: [rng.randint(0, 12) for _ in range(5)] for kind in set(kinds)}
+    numbers = {kind: [rng.randint(0, 12) for _ in range(6)] for kind in set(kinds)}
     table = np.array([numbers[kind] for kind in kinds], dtype=float)
     layer = np.array([kind == "layer" for kind in kinds])
     transient = np.array([rng.choice((0, numbers[kind][3])) for kind in kinds], dtype=float)
     may = layer if rng.random() < 0.7 else np.zeros_like(layer)
     columns = table.T
+    sooner = np.minimum(columns[1], columns[5]) * rng.choice((0.0, 0.5, 1.0))
     return ChainCosts(
-        columns[0] + 1, columns[1], columns[2], columns[3], columns[4], transient, layer, may
-    )
+        columns[0] + 1, columns[1], columns[2], columns[3], columns[4], transient, layer, may,
+        rng.choice((1, 4)) * columns[5], sooner,
+    )  # fmt: skip
 
 
 def random_limits(rng: Random, costs: ChainCosts) -> Limits:
@@ -79,11 +81,11 @@ def step(
     costs: ChainCosts, limits: Limits, bounds: tuple[int, ...], again: tuple[int, ...]
 ) -> float:
     more = float(np.max(costs.again * costs.may_recompute, initial=0.0))
-    seconds = [
-        float(costs.seconds[i:j].sum()) + k * more
-        for i, j, k in zip(bounds, bounds[1:], again, strict=False)
-    ]
-    return sum(seconds) + (limits.micro_batches - 1) * max(seconds)
+    sooner = float(np.min(costs.sooner[costs.may_recompute], initial=more))
+    parts = list(zip(bounds, bounds[1:], again, strict=False))
+    seconds = [float(costs.seconds[i:j].sum()) + k * more for i, j, k in parts]
+    once = [float(costs.once[i:j].sum()) - k * sooner for i, j, k in parts]
+    return sum(seconds) + (limits.micro_batches - 1) * max(seconds) + max(once)
 
 
 def check(costs: ChainCosts, limits: Limits, found: Partition) -> None:
@@ -106,7 +108,7 @@ def test_partition_equals_enumeration(seed):
         return
     assert found is not None
     check(costs, limits, found)
-    value = sum(found.seconds) + (limits.micro_batches - 1) * max(found.seconds)
+    value = sum(found.seconds) + (limits.micro_batches - 1) * max(found.seconds) + max(found.once)
     assert value == pytest.approx(step(costs, limits, found.bounds, found.recompute))
     assert value == pytest.approx(best)
 

