@@ -20,7 +20,7 @@ KINDS = (
 seconds of a step that belong to no action."""
 
 TENSORWISE = frozenset({"all_gather", "reduce_scatter"})
-"""Collectives that a stack may do tensor by tensor, since parts have owners; sums lie in buckets."""
+"""Collectives that a stack may do tensor by tensor: parts have owners. Sums lie in buckets."""
 EXCHANGES = frozenset({"GATHER", "REDUCE", "STEP"})
 """Kinds of call that communicate parameters and gradients."""
 
@@ -121,7 +121,6 @@ class CallTable:
             seconds["compute"] += max(0.0, floor - total)
             total = max(total, floor)
         return total, tuple((what, taken / total) for what, taken in seconds.items() if taken)
-
 
     def _hide(self, seconds: dict[str, float]) -> None:
         """Take away what of a layer's collectives runs beside its computing."""

@@ -37,7 +37,6 @@ KINDS: Mapping[str, str] = {
     "v100": "v100-16g",
 }  # fmt: skip
 """Published names of devices -> profile, where they differ from its own."""
-FULL_WORDS = ("full",)
 NO_SCHEDULE = ("dp", "")
 
 
