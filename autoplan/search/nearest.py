@@ -7,10 +7,10 @@ choice reaches is not named, so that silence means little but a hint is true.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoplan.errors import InputError, Refusal
+from autoplan.errors import InfeasibleError, InputError, Refusal
 from autoplan.files.machine_spec import resize
 from autoplan.ir.plan import Plan
 from autoplan.lower import lower
@@ -18,6 +18,7 @@ from autoplan.presets import Pin, build_plan, parse_pins
 from autoplan.presets.plain import leanest_choices
 from autoplan.search.result import Request
 from autoplan.simulate import simulate
+from autoplan.units import format_bytes
 
 GROWTH = (2, 4, 8, 16)
 """Multiples of the devices that are tried, ascending."""
@@ -109,3 +110,29 @@ def _merged(request: Request, lean: dict[str, Pin]) -> dict[str, Pin]:
         if wanted is None or not pin.allows(wanted):
             merged[key] = Pin(pin.values[:1] or (max(pin.least, 1),))
     return merged
+
+
+def nothing_fits(
+    request: Request, shortfall: Sequence[Need], device_limit: float, refused: Mapping[str, int]
+) -> InfeasibleError:
+    """Why nothing fits, and what would.
+
+    Args:
+        request: the question.
+        shortfall: what candidates were found to need.
+        device_limit: bytes of a device that a plan may use.
+        refused: candidates by reason.
+    """
+    least = least_need(request)
+    need = min([*shortfall, *([least] if least else [])], default=None)
+    limit = format_bytes(device_limit)
+    detail = (
+        f"the least is {format_bytes(need.peak)} on stage {need.stage}"
+        if need
+        else "no plan that the pins allow divides the model and its batch"
+    )
+    message = (
+        f"nothing fits: {request.config.name} on {request.hardware.count} x"
+        f" {request.hardware.device.kind} with {limit} usable; {detail}"
+    )
+    return InfeasibleError(message, dict(refused), nearest_changes(request))

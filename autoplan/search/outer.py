@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from autoplan.cost import Pricer
-from autoplan.errors import InfeasibleError
 from autoplan.ir.layout import Mesh
 from autoplan.ir.plan import Plan
 from autoplan.lower import lower
@@ -35,13 +34,12 @@ from autoplan.search.chain import Chain
 from autoplan.search.engine import Candidate, Engine, Freedom, Inputs, Limit
 from autoplan.search.freedom import Degrees, expressible, freedoms, named_plans, outer_pins
 from autoplan.search.ideal import ideal_seconds
-from autoplan.search.nearest import Need, least_need, nearest_changes
+from autoplan.search.nearest import Need, nothing_fits
 from autoplan.search.ranking import distinct, plan_name, stage_totals
 from autoplan.search.result import Ranked, Request, SearchResult
 from autoplan.search.settle import Effort
 from autoplan.search.step import Estimate
 from autoplan.simulate import simulate_priced
-from autoplan.units import format_bytes
 
 EXHAUSTIVE = 8
 """Devices up to which every mesh is tried for every depth and batch."""
@@ -60,7 +58,9 @@ AXES = 3
 SLACK = 1.05
 """Candidates that may be this much slower than the best estimate are kept, since estimates err."""
 SPACE = "depth x micro-batches x meshes of up to three axes x order in the machine x placements"
-FAR = 1.5
+LONG = 1 << 15
+"""Stages x micro-batches beyond which a plan is simulated only while no other is known to fit."""
+FAR = 1.15
 """The best of a depth that is this much slower than the best of all is not shown."""
 EFFORT = {True: 6e8, False: 1.5e8}
 """Table entries that settling candidates may go through, on small machines and on large ones."""
@@ -126,7 +126,7 @@ class Search:
         ]
         plans = distinct(self.request.graph, [*ranked, *matching])
         if not plans:
-            raise self._infeasible()
+            raise nothing_fits(self.request, self.shortfall, self.device_limit, self.refused)
         return self._result(plans, plain, start, SPACE)
 
     def _only(self, plans: Iterable[Plan], start: float) -> SearchResult:
@@ -141,7 +141,7 @@ class Search:
             self.refused["does not fit in memory"] += 1
             self._note_shortfall(stage_totals(row.timeline))
         if not rows:
-            raise self._infeasible()
+            raise nothing_fits(self.request, self.shortfall, self.device_limit, self.refused)
         ranked = sorted(rows, key=lambda row: row.timeline.step_time)
         return self._result(ranked, {}, start, "the pinned configuration")
 
@@ -332,9 +332,12 @@ class Search:
         best = float("inf")
         for row in rows:
             far = row.estimate.step_time > FAR * rows[0].estimate.step_time
-            if len(ranked) >= SIMULATED and (far or row.shape.stages in depths):
+            worse = far or row.shape.stages in depths or row.estimate.step_time >= best
+            if len(ranked) >= SIMULATED and worse:
                 continue
             plan = self.engine.plan(row.chain, row.shape, row.estimate)
+            if len(plan.stages) * plan.schedule.micro_batches > LONG and best < float("inf"):
+                continue
             name = plan_name(self.request.graph, plan)
             if name in ranked:
                 continue
@@ -357,6 +360,8 @@ class Search:
             final = self.evaluate(plan)
             if self.fits(final):
                 return final
+            if final.timeline.step_time > FAR * best:  # mending makes it no faster
+                return None
             totals = stage_totals(final.timeline)
             missed = [
                 total - estimated * (1.0 + self.request.stack.constants["allocator_fraction"])
@@ -371,23 +376,6 @@ class Search:
                 estimate = self.engine.settle(row.candidate, estimate, self.mending, limit)
             current = replace(row, estimate=estimate) if estimate else None
         return None
-
-    def _infeasible(self) -> InfeasibleError:
-        """Why nothing fits, and what would."""
-        request = self.request
-        least = least_need(request)
-        need = min([*self.shortfall, *([least] if least else [])], default=None)
-        limit = format_bytes(self.device_limit)
-        detail = (
-            f"the least is {format_bytes(need.peak)} on stage {need.stage}"
-            if need
-            else "no plan that the pins allow divides the model and its batch"
-        )
-        message = (
-            f"nothing fits: {request.config.name} on {request.hardware.count} x"
-            f" {request.hardware.device.kind} with {limit} usable; {detail}"
-        )
-        return InfeasibleError(message, dict(self.refused), nearest_changes(request))
 
 
 def search(request: Request) -> SearchResult:
