@@ -76,15 +76,17 @@ class Pool:
             raise
 
     def grow(self, size: int) -> None:
-        """Fork until there are `size` workers.
+        """Fork until there are `size` workers, each ready for jobs and bound to die with us.
 
         Raises:
-            LaunchError: this process has other threads or a device context.
+            LaunchError: this process has other threads or a device context, or a worker did not
+                start; then all are ended.
         """
         if len(self._workers) < size:
             _check_forkable()
         context = get_context("fork")
-        for index in range(len(self._workers), size):
+        before = len(self._workers)
+        for index in range(before, size):
             here, there = context.Pipe()
             progress = ProgressPage()
             output = os.memfd_create(f"worker-{index}")
@@ -97,6 +99,9 @@ class Pool:
                 process.start()
             there.close()
             self._workers.append(Worker(process, here, progress, output))
+        if not all([worker.await_ready() for worker in self._workers[before:]]):
+            self.kill()
+            raise LaunchError("a worker died or was stopped while it started")
 
     @property
     def processes(self) -> tuple[int, ...]:

@@ -85,6 +85,17 @@ class Worker:
             return False
         return stat.rpartition(")")[2].split()[0] == "T"
 
+    def await_ready(self) -> bool:
+        """Wait for its first message; False when it died or was stopped before that."""
+        while not self.connection.poll(TICK):
+            if self.stopped or not self.process.is_alive():
+                return False
+        try:
+            self.connection.recv_bytes()
+        except EOFError:
+            return False
+        return True
+
     def last_lines(self) -> tuple[str, ...]:
         """The end of what it printed."""
         size = os.fstat(self.output).st_size

@@ -115,8 +115,11 @@ def serve(
         progress: page shared with the launcher.
         output: file descriptor that takes what is printed.
         parent: process id of the launcher.
+
+    The first message is empty and says that the worker is ready.
     """
     _settle(output, parent)
+    connection.send_bytes(b"")  # ready: from here on it cannot outlive its launcher
     world: World | None = None
     store = ""
     while True:
