@@ -99,7 +99,7 @@ class Pool:
                 process.start()
             there.close()
             self._workers.append(Worker(process, here, progress, output))
-        if not all([worker.await_ready() for worker in self._workers[before:]]):
+        if not all(worker.await_ready() for worker in self._workers[before:]):
             self.kill()
             raise LaunchError("a worker died or was stopped while it started")
 

@@ -98,7 +98,8 @@ def test_workers_are_settled_once_the_pool_has_grown(monkeypatch):
     monkeypatch.setattr(worker, "_settle", slow_to_settle)
     with Pool() as pool:
         pool.grow(3)
-        assert all("worker-" in os.readlink(f"/proc/{pid}/fd/1") for pid in pool.processes)
+        outputs = [Path(f"/proc/{pid}/fd/1").readlink().name for pid in pool.processes]
+        assert all(name.startswith("memfd:worker-") for name in outputs)
 
 
 def test_a_worker_that_dies_while_it_starts_is_an_error(monkeypatch):
