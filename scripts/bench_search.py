@@ -61,6 +61,8 @@ BENCHES = [
     Bench("llama-2-13b", "rtx4090", 128, 4096),
     Bench("gpt3-175b", "a100-80g:1024", 1536, 2048),
     Bench("llama-2-70b", "a100-80g:256", 1024, 4096),
+    Bench("llama-2-70b", "cloudmatrix-384", 1024, 4096),
+    Bench("llama-3.1-405b", "h100-80g:16384", 2048, 8192),
 ]
 GROWTH = [Bench("llama-2-13b", f"a100-80g:{8 * 4**i}", 64 * 4**i, 4096) for i in range(5)]
 

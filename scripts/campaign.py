@@ -4,12 +4,14 @@
     OMP_NUM_THREADS=1 python scripts/campaign.py --ranks 4       the order of plans only
     OMP_NUM_THREADS=1 python scripts/campaign.py --namespaces    two nodes joined by a slow link
     python scripts/campaign.py --reprice campaign/results.json [--hardware NAME]
+    python scripts/campaign.py --fit campaign/results.json [--hardware NAME]
 
 All predictions are in `predictions.json` of the output folder before anything runs. Plans are
 visited in shuffled rounds; a plan's time is the median over its undisturbed visits, warm-up
 dropped. `results.json` holds each plan, what was predicted of it and its parts, and every visit, so
 that `--reprice` judges changed costs or another hardware profile without running anything;
-`runs.jsonl` is for `autoplan validate --runs` and `autoplan calibrate`.
+`runs.jsonl` is for `autoplan validate --runs` and `autoplan calibrate`. `--fit` writes the hardware
+profile that explains such results best, beginning with a measured one (`autoplan profile`).
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import chain
+from math import expm1
 from pathlib import Path
 from typing import Any
 
 import torch
 from measuring import namespaces
+from measuring.fitted import Fitting
 from measuring.here import WARM_UP, Turns, run_in_turn
 from measuring.predicted import Row, predict_all, repriced, row_of, write_models
 from measuring.runs import write_runs
@@ -32,10 +37,13 @@ from measuring.visits import Seen, measured
 from measuring.workloads import KINDS, MODELS, Case, namespace_cases, strata
 
 from autoplan.errors import AutoplanError
+from autoplan.files.hardware import dump_hardware
+from autoplan.files.machine_spec import load_hardware
 from autoplan.files.text import read_json, write_json
 from autoplan.presets.pins import DEGREES
 from autoplan.units import format_seconds
 from autoplan.validate.campaign import balanced_sample
+from autoplan.validate.statistics import errors_of
 from autoplan.workflow import Priced
 
 Planned = list[tuple[Case, Priced]]
@@ -53,8 +61,9 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the sample and the order")
     parser.add_argument("-o", "--output", type=Path, default=Path("campaign"), help="folder")
     parser.add_argument("--namespaces", action="store_true", help="two nodes of two ranks")
-    parser.add_argument("--rate", type=float, default=200, help="Mbit/s between the nodes")
+    parser.add_argument("--rate", type=float, default=20, help="Mbit/s between the nodes")
     parser.add_argument("--reprice", type=Path, metavar="RESULTS", help="judge these again")
+    parser.add_argument("--fit", type=Path, metavar="RESULTS", help="write the machine of these")
     return parser.parse_args(argv)
 
 
@@ -156,6 +165,21 @@ def reprice(options: Namespace) -> None:
     print(render(rows, crowded(rows)))
 
 
+def fit(options: Namespace) -> None:
+    """Fit a hardware profile to an earlier campaign."""
+    rows = [row for row in read_json(options.fit)["rows"] if not row["measured"]["disturbed"]]
+    start = load_hardware(options.hardware or "cpu-host")
+    fitting = Fitting(rows, start)
+    today = datetime.now(UTC).date().isoformat()
+    found = fitting.fit(f"fit to {len(rows)} plans run here, scripts/campaign.py, {today}")
+    path = options.output / "hardware.json"
+    write_json(path, dump_hardware(found))
+    for name, machine in (("before", start), ("after", found)):
+        off = errors_of([expm1(error) for error in fitting.errors(machine)])
+        print(f"{name}: median {off.median_abs_error:.1%}, p90 {off.p90_abs_error:.1%}")
+    print(f"written: {path}")
+
+
 def main(argv: Sequence[str]) -> int:
     """Run what the command line asks for; the exit code."""
     options = parse(argv)
@@ -164,6 +188,8 @@ def main(argv: Sequence[str]) -> int:
         options.output.mkdir(parents=True, exist_ok=True)
         if options.reprice:
             reprice(options)
+        elif options.fit:
+            fit(options)
         elif options.namespaces:
             apart(options)
         else:

@@ -1,11 +1,16 @@
 """Fit the bundled profiles to published runs.
 
     python scripts/fit_published.py --runs FILE... [--rows 40] [--iterations 4] [--write]
+    python scripts/fit_published.py --runs FILE... --memory [--write]
+    python scripts/fit_published.py --runs FILE... --folds [--rows 10]
 
 Up to `--rows` runs of every source that counts are lowered once; `validate.calibrate` then turns
 the constants that the profiles state. Prints errors before, after and on left-out models, and every
 knob with its spread. `--write` puts fitted values, spreads and what was left unexplained into
 `hardware_profiles/`; a knob that the runs do not identify keeps its value and its evidence.
+
+`--memory` fits what decides bytes to peaks and to runs that ended out of memory. `--folds` says how
+far off runs are that nothing was fitted to: their model, or their whole source, left out of fits.
 """
 
 from __future__ import annotations
@@ -16,8 +21,10 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,54 +35,87 @@ from autoplan.files.stack import FOLDER as STACKS
 from autoplan.ir.record import Record
 from autoplan.validate.calibrate import (
     NARROWEST,
-    UNFITTED,
     Fit,
     Fitter,
-    Knob,
-    Sample,
+    FloatArray,
     fit,
-    knobs_of,
-    read,
-    sample_of,
+    fits_told,
     unexplained,
 )
 from autoplan.validate.evaluate import measured_seconds
-from autoplan.validate.express import express
+from autoplan.validate.folds import WAYS, left_out
+from autoplan.validate.knobs import UNFITTED, Knob, knobs_of, memory_knobs_of, read
+from autoplan.validate.samples import (
+    MEASURED,
+    Sample,
+    TimeSample,
+    lowered,
+    memory_sample,
+    time_sample,
+)
 from autoplan.validate.standing import UNWEIGHTED, remark_on, source_of
+from autoplan.workflow.question import headroom_of
+
+Made = TypeVar("Made", bound=Sample)
 
 SEED = 5
 SOURCE = "robust fit to published training runs, scripts/fit_published.py"
 
 
-def chosen(records: Iterable[Record], rows: int) -> list[tuple[Record, Sample]]:
-    """Up to so many runs of each source that counts, lowered."""
+def chosen(
+    records: Iterable[Record], rows: int, make: Callable[[Record], Sequence[Made]]
+) -> tuple[list[Made], list[str]]:
+    """Samples of up to so many runs of each source that counts, and the source of each."""
     by_source = defaultdict(list)
     for record in records:
-        if not (record.oom or remark_on(record) or source_of(record) in UNWEIGHTED):
+        if not (remark_on(record) or source_of(record) in UNWEIGHTED):
             by_source[source_of(record)].append(record)
-    found = []
+    found: list[Made] = []
+    sources: list[str] = []
     for source in sorted(by_source):
         random.Random(SEED).shuffle(by_source[source])
         kept = 0
         for record in by_source[source]:
-            sample = lowered(record) if kept < rows else None
-            if sample:
-                found.append((record, sample))
-                kept += 1
+            made = made_of(record, make) if kept < rows else ()
+            kept += bool(made)
+            found += made
+            sources += [source] * len(made)
         print(f"{source}: {kept} of {len(by_source[source])} runs", flush=True)
-    return found
+    return found, sources
 
 
-def lowered(record: Record) -> Sample | None:
-    """A run ready for the fit, or None where it cannot be expressed or has no time."""
+def made_of(record: Record, make: Callable[[Record], Sequence[Made]]) -> Sequence[Made]:
+    """A run's samples; none where it cannot be expressed."""
     try:
-        seconds = measured_seconds(express(record))
-        return sample_of(record, seconds) if seconds else None
+        return make(record)
     except AutoplanError:
-        return None
+        return ()
 
 
-def report(title: str, ratios: Sequence[float], sources: Sequence[str]) -> None:
+def timed(record: Record) -> Sequence[TimeSample]:
+    """A run with a time."""
+    run = lowered(record) if not record.oom else None
+    seconds = measured_seconds(run.case) if run else None
+    return [time_sample(run, seconds)] if run and seconds else []
+
+
+def remembered(telling: Collection[str]) -> Callable[[Record], Sequence[Sample]]:
+    """What makes a run's peak a sample; and its outcome, in sources where some runs failed."""
+
+    def make(record: Record) -> Sequence[Sample]:
+        peak, tells = record.measured.peak_mem_gib, source_of(record) in telling
+        if not (peak or tells):
+            return ()
+        run = lowered(record)
+        return [
+            *([memory_sample(run)] if peak else ()),
+            *([memory_sample(run, outcome=True)] if tells else ()),
+        ]
+
+    return make
+
+
+def report(title: str, ratios: Sequence[float] | FloatArray, sources: Sequence[str]) -> None:
     """Errors by source."""
     print(f"\n{title}")
     table = []
@@ -100,8 +140,8 @@ def show_knobs(found: Fit, samples: Sequence[Sample]) -> None:
             if knob.concerns(sample.case)
         )
         note = "" if found.identified(index) else "  not identified"
-        now = (value or 0.0) * np.exp(found.x[index])
-        print(f"  {knob!s:58} {value:.4g} -> {now:.4g} (x/ {found.spreads[index]:.3f}){note}")
+        now, spread = found.number(index, value or 0.0)
+        print(f"  {knob!s:58} {value:.4g} -> {now:.4g} (x/ {spread:.3f}){note}")
 
 
 def write(found: Fit, samples: Sequence[Sample]) -> None:
@@ -109,12 +149,11 @@ def write(found: Fit, samples: Sequence[Sample]) -> None:
     for index, knob in enumerate(found.knobs):
         if not found.identified(index):
             continue
-        factor = float(np.exp(found.x[index]))
         for path, document, holder, key in places(knob, samples):
             number = holder[key]
             entry = number if isinstance(number, dict) else {"value": number}
-            entry["value"] = float(f"{entry['value'] * factor:.4g}")
-            entry["spread"] = float(f"{found.spreads[index]:.3g}")
+            value, spread = found.number(index, entry["value"])
+            entry["value"], entry["spread"] = float(f"{value:.4g}"), float(f"{spread:.3g}")
             entry["evidence"], entry["source"] = "fitted", SOURCE
             holder[key] = entry
             save(path, document)
@@ -147,28 +186,17 @@ def save(path: Path, document: dict) -> None:
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def main() -> int:
-    """Fit, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", nargs="+", required=True)
-    parser.add_argument("--rows", type=int, default=40)
-    parser.add_argument("--iterations", type=int, default=4)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    start = time.time()
-    pairs = chosen((r for path in options.runs for r in read_runs(Path(path))), options.rows)
-    records, samples = [record for record, _ in pairs], [sample for _, sample in pairs]
-    sources = [source_of(record) for record in records]
-    groups = [f"{source}: {r.name}" for source, r in zip(sources, records, strict=True)]
+def fit_times(records: Sequence[Record], options: argparse.Namespace) -> None:
+    """What decides seconds."""
+    samples, sources = chosen(records, options.rows, timed)
     knobs = knobs_of([sample.case for sample in samples])
-    print(f"{len(samples)} runs, {len(knobs)} knobs, {time.time() - start:.0f} s", flush=True)
+    print(f"{len(samples)} runs, {len(knobs)} knobs", flush=True)
     found = fit(
-        Fitter(samples, knobs, sources), groups, options.workers, options.iterations,
-        lambda text: print(f"{text} ({time.time() - start:.0f} s)", flush=True),
+        Fitter(samples, knobs, sources), models(samples, sources), options.workers,
+        options.iterations, tell,
     )  # fmt: skip
-    report("before", found.before, sources)
-    report("after", found.after, sources)
+    for title, ratios in (("before", found.before), ("after", found.after)):
+        report(title, ratios, sources)
     report("left-out models", found.left_out, sources)
     show_knobs(found, samples)
     table = unexplained([s.case.stack.name for s in samples], found.left_out)
@@ -176,17 +204,110 @@ def main() -> int:
         print(f"  unexplained {name}: {factor:.3f}")
     if options.write:
         write(found, samples)
-        for name, factor in table.items():
-            if name in UNFITTED:
-                continue
-            path = find_file(name, STACKS, "stack")
-            document = json.loads(path.read_text())
-            document["unexplained"] = {
-                "value": float(f"{max(factor, 1 + NARROWEST):.3g}"),
-                "evidence": "fitted",
-                "source": f"80 % of left-out runs, {SOURCE.split(', ')[1]}",
-            }
-            save(path, document)
+        write_unexplained(table)
+
+
+def write_unexplained(table: Mapping[str, float]) -> None:
+    """What is left of each stack's runs, into its profile."""
+    for name, factor in table.items():
+        if name in UNFITTED:
+            continue
+        path = find_file(name, STACKS, "stack")
+        document = json.loads(path.read_text())
+        document["unexplained"] = {
+            "value": float(f"{max(factor, 1 + NARROWEST):.3g}"),
+            "evidence": "fitted",
+            "source": f"80 % of left-out runs, {SOURCE.split(', ')[1]}",
+        }
+        save(path, document)
+
+
+def fit_memory(records: Sequence[Record], options: argparse.Namespace) -> None:
+    """What decides bytes."""
+    telling = {source_of(record) for record in records if record.oom}
+    samples, sources = chosen(records, options.rows, remembered(telling))
+    knobs = memory_knobs_of([sample.case for sample in samples])
+    print(f"{len(samples)} peaks and outcomes, {len(knobs)} knobs", flush=True)
+    found = fit(
+        Fitter(samples, knobs, sources), models(samples, sources), 1, options.iterations, tell
+    )
+    known = np.array([sample.known for sample in samples])
+    for title, ratios in (
+        ("before", found.before), ("after", found.after), ("left-out models", found.left_out),
+    ):  # fmt: skip
+        peaks = np.flatnonzero(known == MEASURED)
+        report(title, ratios[peaks], [sources[index] for index in peaks])
+        report_fits(ratios, samples)
+    show_knobs(found, samples)
+    if options.write:
+        write(found, samples)
+
+
+def report_fits(ratios: FloatArray, samples: Sequence[Sample]) -> None:
+    """Agreement and false fits, with the default headroom and without."""
+    for words, headroom in (("default", headroom_of), ("no", lambda memory: 0)):
+        count, right, false = fits_told(samples, ratios, headroom)
+        if count:
+            print(
+                f"  fits or out of memory, {words} headroom: {count} runs, agreement {right:.1%}, "
+                f"false fits {false:.1%}", flush=True,
+            )  # fmt: skip
+
+
+def folds(records: Sequence[Record], options: argparse.Namespace) -> None:
+    """Runs that nothing was fitted to."""
+    samples, sources = chosen(records, options.rows, timed)
+    knobs = knobs_of([sample.case for sample in samples])
+    found = left_out(samples, knobs, sources, options.workers, options.iterations, tell)
+    for way in WAYS:
+        some = [one for one in found if one.way == way]
+        report(f"left out: {way}", [one.ratio for one in some], [one.source for one in some])
+        by = defaultdict(list)
+        for one in some:
+            by[one.source].append(one.covered)
+        shares = {source: np.mean(hits) for source, hits in by.items()}
+        print(
+            f"  80 % intervals: {np.mean([one.covered for one in some]):.0%} of runs, "
+            f"{np.mean(list(shares.values())):.0%} mean of sources; half-width "
+            f"{np.expm1(np.median([one.half for one in some])):.0%} median; "
+            + ", ".join(f"{source} {share:.0%}" for source, share in shares.items())
+        )
+    if options.details:
+        lines = [json.dumps(asdict(one)) + "\n" for one in found]
+        Path(options.details).write_text("".join(lines))
+
+
+def models(samples: Sequence[Sample], sources: Sequence[str]) -> list[str]:
+    """Groups of folds."""
+    return [f"{source}: {s.case.record.name}" for source, s in zip(sources, samples, strict=True)]
+
+
+START = time.monotonic()
+
+
+def tell(text: str) -> None:
+    """How far it is, on stderr."""
+    sys.stderr.write(f"{text} ({time.monotonic() - START:.0f} s)\n")
+
+
+def main() -> int:
+    """Fit, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", nargs="+", required=True)
+    parser.add_argument("--rows", type=int, help="of a source; default 40, memory all, folds 10")
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--memory", action="store_true")
+    what.add_argument("--folds", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--details", metavar="FILE", help="of --folds: a JSON line for each run")
+    options = parser.parse_args()
+    usual = 10 if options.folds else sys.maxsize if options.memory else 40
+    options.rows = options.rows or usual
+    records = [record for path in options.runs for record in read_runs(Path(path))]
+    work = folds if options.folds else fit_memory if options.memory else fit_times
+    work(records, options)
     return 0
 
 

@@ -2,8 +2,9 @@
 
     python scripts/update_readme.py            the search and the rehearsal
     python scripts/update_readme.py --runs FILE       the tables of published runs instead
-    python scripts/update_readme.py --fit LOG         errors on left-out models of a fit
+    python scripts/update_readme.py --folds LOG       what `fit_published.py --folds` printed
     python scripts/update_readme.py --campaign LOG    what `campaign.py` printed
+    python scripts/update_readme.py --collectives LOG    what `collective_accuracy.py` printed
 
 Output is taken as a terminal of 100 columns shows it.
 """
@@ -67,9 +68,11 @@ def tables(readme: str, what: str, file: str) -> str:
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
         return put(readme, "accuracy", done.stdout.strip())
     text = Path(file).read_text()
-    if what == "--fit":
-        part = text.partition("\nleft-out models\n")[2].partition("  hardware ")[0].rstrip()
-        return put(readme, "left out", f"```text\nleft-out models\n{part}\n```")
+    if what == "--folds":
+        part = text[text.index("left out: ") :].rstrip()
+        return put(readme, "left out", f"```text\n{part}\n```")
+    if what == "--collectives":
+        return put(readme, "collectives", text.strip())
     first = text[text.index("| group") :]
     return put(readme, "campaign", "\n".join(first.partition("\n\n| plan")[0].splitlines()).strip())
 

@@ -11,7 +11,7 @@ Algorithms, for n ranks, a whole of W bytes (the gathered, or the unreduced tens
     ring           passes · [ sum over hops of latency  +  (n-1)/n · W / slowest level ]
     hierarchical   passes · sum over levels of [ (fan-1) · latency + (fan-1)/fan · W_level / rate ]
     tree           all_reduce across nodes: ceil(log2 fan) instead of fan - 1 steps
-    direct         all_to_all: each pair exchanges 1/n of the input; levels work side by side
+    direct         all_to_all: each pair exchanges 1/n of the input, one after the other
 
 Source: Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in
 MPICH" (ring, pairwise exchange); Cho et al. 2019, "BlueConnect" (hierarchical); Jeaugey 2019,
@@ -19,8 +19,17 @@ MPICH" (ring, pairwise exchange); Cho et al. 2019, "BlueConnect" (hierarchical);
 across: logarithmic latency at the ring's rate). Libraries order a ring by topology, so it leaves a
 unit once. On a full mesh, n units have n - 1 links each and as many rings side by side (a complete
 directed graph falls into Hamiltonian cycles: Tillson 1980), so what they share grows with n.
-Valid for messages over a fabric without oversubscription; in-switch reduction is not modelled.
-`Level.latency` holds what a step costs beside bytes, ramp and jitter included.
+Valid for messages over a fabric without oversubscription.
+
+Every pass also takes `start` once, the largest of the levels crossed. A switch that adds up what
+devices send it (`Level.in_switch`) takes each operand once, whatever the size of the group: an
+all_reduce costs W / rate there. Exactly it is (n+1)/n · W (measured on 4 to 8 H200 within 1 %),
+which falls with n; left out, so that no price falls as ranks are added.
+
+Libraries send short messages by another protocol, of less latency and less bandwidth (NCCL's LL and
+LL128). So a level may have a second set of start, latency and rate, and a price is the least of two
+lines: concave in bytes, as measured rates that take long to rise demand. Source: Hu et al. 2025,
+"Demystifying NCCL"; tables in `tests/data/collectives.json`, `scripts/collective_accuracy.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -43,8 +52,8 @@ DIRECTIONS = 2
 """A link without duplex carries what a rank sends and what it receives."""
 
 
-class Terms(NamedTuple):
-    """An affine price: `seconds` + `seconds_per_byte` · bytes of one rank's input."""
+class Line(NamedTuple):
+    """`seconds` + `seconds_per_byte` · bytes of one rank's input."""
 
     seconds: float
     seconds_per_byte: float
@@ -52,6 +61,40 @@ class Terms(NamedTuple):
     def of(self, nbytes: float) -> float:
         """Seconds for a size."""
         return self.seconds + self.seconds_per_byte * nbytes
+
+
+class Terms(NamedTuple):
+    """A price: the least of a line for long messages and, if there is one, a line for short ones.
+
+    Attributes:
+        seconds, seconds_per_byte: of long messages, per byte of one rank's input.
+        short_seconds, short_seconds_per_byte: of short ones; infinite seconds: no such line.
+    """
+
+    seconds: float
+    seconds_per_byte: float
+    short_seconds: float = inf
+    short_seconds_per_byte: float = 0.0
+
+    @property
+    def lines(self) -> tuple[Line, Line]:
+        """The line of long messages, and that of short ones or the same again."""
+        long = Line(self.seconds, self.seconds_per_byte)
+        if self.short_seconds == inf:
+            return long, long
+        return long, Line(self.short_seconds, self.short_seconds_per_byte)
+
+    def line(self, nbytes: float) -> Line:
+        """The line that a size is priced by."""
+        long, short = self.lines
+        return short if short.of(nbytes) < long.of(nbytes) else long
+
+    def of(self, nbytes: float) -> float:
+        """Seconds for a size."""
+        return min(
+            self.seconds + self.seconds_per_byte * nbytes,
+            self.short_seconds + self.short_seconds_per_byte * nbytes,
+        )
 
 
 NOTHING = Terms(0.0, 0.0)
@@ -183,21 +226,53 @@ def lanes(reach: Reach, level: Level) -> int:
     return max(1, reach.fan - 1) if level.mesh else 1
 
 
-def ring_terms(geometry: Geometry, hardware: Hardware) -> Terms:
-    """One pass of a flat ring, per byte of the whole.
+class Protocol(NamedTuple):
+    """How a library drives a level with messages of one kind.
+
+    Attributes:
+        start: seconds of a pass.
+        latency: seconds of a step.
+        share: of the rate that devices have.
+        in_switch: share of that rate at which the switch reduces, or 0.
+    """
+
+    start: float
+    latency: float
+    share: float
+    in_switch: float = 0.0
+
+
+def protocol(level: Level, short: bool) -> Protocol:
+    """The protocol of long messages, or of short ones where the level has one."""
+    if short and level.short_share:
+        return Protocol(level.short_start, level.short_latency, level.short_share)
+    return Protocol(level.start, level.latency, 1.0, level.in_switch)
+
+
+def start_of(geometry: Geometry, hardware: Hardware, short: bool = False) -> float:
+    """Seconds that a pass takes once: those of the slowest level crossed."""
+    pairs = zip(geometry.levels, hardware.levels, strict=True)
+    return max(protocol(level, short).start for reach, level in pairs if reach.fan > 1)
+
+
+def ring_line(geometry: Geometry, hardware: Hardware, short: bool = False) -> Line:
+    """One pass of a flat ring, per byte of the whole; `start` aside.
 
     A step waits for its neighbour only, so latency adds up along the path of one chunk (n-1 hops).
     """
     seconds, slowest = 0.0, 0.0
     for reach, level in zip(geometry.levels, hardware.levels, strict=True):
         if reach.hops:
-            seconds += reach.hops * level.latency
-            rate = reach.members * lanes(reach, level) * device_rate(level, hardware)
+            way = protocol(level, short)
+            seconds += reach.hops * way.latency
+            rate = reach.members * lanes(reach, level) * device_rate(level, hardware) * way.share
             slowest = max(slowest, 1.0 / rate)
-    return Terms(seconds, (geometry.ranks - 1) / geometry.ranks * slowest)
+    return Line(seconds, (geometry.ranks - 1) / geometry.ranks * slowest)
 
 
-def hierarchical_terms(geometry: Geometry, hardware: Hardware, tree: bool = False) -> Terms:
+def hierarchical_line(
+    geometry: Geometry, hardware: Hardware, reduces: bool = False, short: bool = False
+) -> Line:
     """One pass level by level, per byte of the whole; exact where the geometry is regular.
 
     Each level moves what is left of the whole after the levels below it: W / members per rank.
@@ -205,41 +280,51 @@ def hierarchical_terms(geometry: Geometry, hardware: Hardware, tree: bool = Fals
     Args:
         geometry: of the groups.
         hardware: the machine.
-        tree: logarithmic steps above the node.
+        reduces: for an all_reduce, with logarithmic steps above the node and the help of switches.
+        short: by the protocol of short messages.
     """
     seconds, per_byte = 0.0, 0.0
     for index, reach in enumerate(geometry.levels):
         level = hardware.levels[index]
+        way = protocol(level, short)
         across_nodes = hardware.spans[index] >= hardware.devices_per_node
-        steps = (reach.fan - 1).bit_length() if tree and across_nodes else reach.fan - 1
-        seconds += steps * level.latency
-        part = (reach.fan - 1) / reach.fan / reach.members
-        per_byte += part / lanes(reach, level) / device_rate(level, hardware)
-    return Terms(seconds, per_byte)
+        steps = (reach.fan - 1).bit_length() if reduces and across_nodes else reach.fan - 1
+        seconds += steps * way.latency
+        part = (reach.fan - 1) / reach.fan / lanes(reach, level)
+        if reduces and way.in_switch:
+            part = min(part, 1.0 / ALL_REDUCE_PASSES / way.in_switch)
+        per_byte += part / reach.members / (device_rate(level, hardware) * way.share)
+    return Line(seconds, per_byte)
 
 
-def direct_terms(geometry: Geometry, hardware: Hardware) -> Terms:
-    """A pairwise exchange, per byte of one rank's input; each level carries its own pairs."""
-    seconds, slowest = 0.0, 0.0
+def direct_line(geometry: Geometry, hardware: Hardware, short: bool = False) -> Line:
+    """A pairwise exchange, per byte of one rank's input: peer after peer, near and far.
+
+    Where the links of two levels are two ports they can work side by side, which hides the faster
+    one's part; counted, since links of one port cannot (dies on a CloudMatrix), and since a farther
+    rank would else make an exchange cheaper.
+    """
+    seconds, per_byte = start_of(geometry, hardware, short), 0.0
     for reach, level in zip(geometry.levels, hardware.levels, strict=True):
-        seconds += reach.peers * level.latency
+        way = protocol(level, short)
+        seconds += reach.peers * way.latency
         share = reach.peers / geometry.ranks / lanes(reach, level)
-        slowest = max(slowest, share / device_rate(level, hardware))
-    return Terms(seconds, slowest)
+        per_byte += share / (device_rate(level, hardware) * way.share)
+    return Line(seconds, per_byte)
 
 
-def process_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms:
+def process_line(kind: str, geometry: Geometry, hardware: Hardware, short: bool = False) -> Line:
     """The price among processes of hosts, per byte of one rank's input: pairs exchange directly.
 
     A gather sends the whole input to each peer, a scatter a part. Two processes reduce by
     exchanging their inputs; more scatter and gather. Source: `runtime.distributed`.
     """
-    terms, ranks = direct_terms(geometry, hardware), geometry.ranks
+    line, ranks = direct_line(geometry, hardware, short), geometry.ranks
     if kind == "reduce_scatter":
-        return terms
+        return line
     if kind == "all_gather" or ranks == ALL_REDUCE_PASSES:
-        return Terms(terms.seconds, ranks * terms.seconds_per_byte)
-    return Terms(ALL_REDUCE_PASSES * terms.seconds, ALL_REDUCE_PASSES * terms.seconds_per_byte)
+        return Line(line.seconds, ranks * line.seconds_per_byte)
+    return Line(ALL_REDUCE_PASSES * line.seconds, ALL_REDUCE_PASSES * line.seconds_per_byte)
 
 
 def collective_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms:
@@ -256,18 +341,28 @@ def collective_terms(kind: str, geometry: Geometry, hardware: Hardware) -> Terms
     """
     if geometry.ranks == 1:
         return NOTHING
+    long = collective_line(kind, geometry, hardware)
+    crossed = zip(geometry.levels, hardware.levels, strict=True)
+    if not any(level.short_share for reach, level in crossed if reach.fan > 1):
+        return Terms(*long)
+    return Terms(*long, *collective_line(kind, geometry, hardware, short=True))
+
+
+def collective_line(kind: str, geometry: Geometry, hardware: Hardware, short: bool = False) -> Line:
+    """One line of `collective_terms`, of more than one rank."""
     if kind == "all_to_all":
-        return direct_terms(geometry, hardware)
+        return direct_line(geometry, hardware, short)
     if hardware.host.ranks_share_cores:
-        return process_terms(kind, geometry, hardware)
-    passes = ALL_REDUCE_PASSES if kind == "all_reduce" else 1
+        return process_line(kind, geometry, hardware, short)
+    reduces = kind == "all_reduce"
+    passes = ALL_REDUCE_PASSES if reduces else 1
     whole = geometry.ranks if kind == "all_gather" else 1
-    choices = [ring_terms(geometry, hardware)]
+    choices = [ring_line(geometry, hardware, short)]
     if geometry.regular:
-        choices.append(hierarchical_terms(geometry, hardware, tree=kind == "all_reduce"))
-    seconds = min(choice.seconds for choice in choices)
+        choices.append(hierarchical_line(geometry, hardware, reduces, short))
+    seconds = min(choice.seconds for choice in choices) + start_of(geometry, hardware, short)
     per_byte = min(choice.seconds_per_byte for choice in choices)
-    return Terms(passes * seconds, passes * whole * per_byte)
+    return Line(passes * seconds, passes * whole * per_byte)
 
 
 def transfer_terms(

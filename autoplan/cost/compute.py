@@ -41,7 +41,9 @@ TILE_ROWS = 16
 PADDING_ROWS = TILE_ROWS / 2
 """Rows that padding to whole tiles wastes on average: half a tile."""
 ATTENTION = ("attention", "attention_grad")
-TRAFFIC_FACTORS = {"pointwise": "pointwise_factor", "loss": "loss_factor"}
+TRAFFIC_FACTORS = {
+    "pointwise": "pointwise_factor", "loss": "loss_factor", "optimizer": "optimizer_factor",
+}  # fmt: skip
 """Kind of streaming work -> the stack's constant: its traffic over that of single operators."""
 COPY_PASSES = 2
 """A copy reads and writes each byte."""
@@ -183,10 +185,17 @@ class Processor:
 
 
 def core_slowdown(hardware: Hardware) -> float:
-    """By how much computing slows where ranks share the host's cores: ranks / cores, at least 1.
+    """By how much computing slows where ranks are cores of a host, against a rank alone.
 
-    Source: equal time slices of a fair scheduler; ranks are the devices of the whole machine.
+    With n ranks on c cores a rank gets c/n of one, at most all of it; and while k cores are busy,
+    each is slower by 1 + (contention - 1) · (k - 1)/(c - 1).
+
+    Source: equal time slices of a fair scheduler; the factor and its line from one busy core to all
+    are measured, by steps of one rank alone and of all at once. Ranks are taken to be busy
+    together: those of a pipeline that wait are not.
     """
-    if not hardware.host.ranks_share_cores:
+    host, ranks = hardware.host, min(hardware.count, hardware.devices_per_node)
+    if not host.ranks_share_cores:
         return 1.0
-    return max(1.0, hardware.count / hardware.host.cores)
+    crowd = (min(ranks, host.cores) - 1) / max(1, host.cores - 1)
+    return max(1.0, ranks / host.cores) * (1.0 + (host.contention - 1.0) * crowd)

@@ -27,11 +27,15 @@ class Beside:
         scores: one copy, in the compute dtype, of all attention scores that plain attention would
             keep for backward.
         gradients: most that the step ever holds of gradients.
+        gathered: whole copies, at most, of activations that wait for backward in shards.
+        exchanged: one rank's gradients that it exchanges with others after backward.
     """
 
     workspace: int
     scores: int = 0
     gradients: int = 0
+    gathered: int = 0
+    exchanged: int = 0
 
 
 def estimated_lines(counted: Mapping[str, int], beside: Beside, stack: Stack) -> dict[str, int]:
@@ -42,9 +46,10 @@ def estimated_lines(counted: Mapping[str, int], beside: Beside, stack: Stack) ->
         beside: what else there is.
         stack: its `saved_factor` is what it keeps of activations over what backward reads,
             `logits_kept` copies of counted logits, `scores_kept` copies of scores (none with fused
-            attention). `allocator_fraction` is a share of all that, since it comes from the
-            allocator; `framework_bytes` does not. With the habit `gradient_buffers` gradients lie
-            in buffers that exist throughout the step.
+            attention), `gathered_kept` of whole activations that could be gathered again,
+            `exchange_kept` of gradients in buckets. `allocator_fraction` is a share of all that,
+            since it comes from the allocator; `framework_bytes` does not. With the habit
+            `gradient_buffers` gradients lie in buffers that exist throughout the step.
 
     Source: the stack's constants; a caching allocator rounds and fragments in proportion.
     """
@@ -52,6 +57,8 @@ def estimated_lines(counted: Mapping[str, int], beside: Beside, stack: Stack) ->
     kept = (constants["saved_factor"] - 1) * counted.get("activations", 0)
     kept += constants["logits_kept"] * counted.get("logits", 0)
     kept += constants["scores_kept"] * beside.scores
+    kept += constants["gathered_kept"] * beside.gathered
+    kept += constants["exchange_kept"] * beside.exchanged
     if "gradient_buffers" in stack.habits:
         kept += max(0, beside.gradients - counted.get("gradients", 0))
     workspace = beside.workspace + ceil(kept)

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoplan.boxing import Step
 from autoplan.cost.collectives import (
-    NOTHING,
+    Geometry,
     Terms,
     collective_terms,
     group_geometry,
@@ -23,7 +23,7 @@ from autoplan.cost.collectives import (
     transfer_terms,
 )
 from autoplan.cost.compute import FloatArray, Processor
-from autoplan.ir.layout import Layout, Mesh
+from autoplan.ir.layout import Mesh
 from autoplan.ir.machine import Hardware, Stack
 from autoplan.ir.program import COLLECTIVES, Instr, Segment
 from autoplan.ops import FAMILIES, Work
@@ -64,7 +64,6 @@ class Pricer:
 
     Attributes:
         overlaps: whether collectives run beside computing (not where ranks are host cores).
-        beside: kinds of action that do so.
         compute_contention: factor on computing while a collective runs beside it.
         fixed_step: seconds of every step that belong to no instruction.
         layer_overlap: share of a layer's own collectives that its computing hides.
@@ -75,8 +74,7 @@ class Pricer:
         self.hardware, self.stack = _reached(hardware, stack), stack
         self.processor = Processor(hardware, stack)
         self.overlaps = not hardware.host.ranks_share_cores
-        late = {"REDUCE"} if "late_exchange" in stack.habits else set()
-        self.beside = frozenset({"GATHER", "REDUCE"} - late if self.overlaps else ())
+        self._late = "late_exchange" in stack.habits
         self.compute_contention = stack.constants["overlap_contention"]
         self.fixed_step = stack.constants["fixed_step_s"]
         self.layer_overlap = stack.constants["layer_overlap"] if self.overlaps else 0.0
@@ -85,6 +83,17 @@ class Pricer:
         self._works: dict[tuple[Work, str], float] = {}
         self._meshes: dict[tuple[str, tuple[int, ...], Mesh], Terms] = {}
         self._named: dict[tuple[str, tuple[tuple[int, ...], ...]], Terms] = {}
+
+    def runs_beside(self, kind: str, segment: Segment) -> bool:
+        """Whether what an action performs runs beside computing.
+
+        Args:
+            kind: of the action.
+            segment: what it performs.
+        """
+        if not self.overlaps or kind not in ("GATHER", "REDUCE"):
+            return False
+        return not (self._late and any(instr.op == "reduce_scatter" for instr in segment.code))
 
     # --- single prices, cached ------------------------------------------------------------------
 
@@ -107,34 +116,33 @@ class Pricer:
             parts = prod(mesh.axes[i].size for i in axes)
             return Terms(*self.processor.copy_terms(1.0 / parts))
         geometry = group_geometry(mesh_groups(mesh, axes), self.hardware)
-        return collective_terms(kind, geometry, self.hardware)
+        return self._geometry_terms(kind, geometry)
+
+    def _geometry_terms(self, kind: str, geometry: Geometry) -> Terms:
+        """Of one collective; a fabric between nodes may carry less the more of them take part.
+
+        Source of the power law: published runs whose gradient exchange costs nothing visible on 8
+        nodes and a third of the step on 32, while transfers between two nodes cost what the links
+        allow; oversubscribed spines behave so.
+        """
+        decline = self.stack.constants["network_decline"]
+        if not decline or geometry.ranks == 1:
+            return collective_terms(kind, geometry, self.hardware)
+        fans = [reach.fan for reach in geometry.levels]
+        shares = [(min(2 / fan, 1.0)) ** decline for fan in fans]
+        return collective_terms(kind, geometry, _slowed(self.hardware, shares))
 
     def group_terms(self, kind: str, groups: tuple[tuple[int, ...], ...]) -> Terms:
         """The price of a collective over groups of its own, per byte of one rank's input."""
         key = (kind, groups)
         if key not in self._named:
             geometry = group_geometry(np.array(groups, dtype=np.int64), self.hardware)
-            self._named[key] = collective_terms(kind, geometry, self.hardware)
+            self._named[key] = self._geometry_terms(kind, geometry)
         return self._named[key]
 
     def step_terms(self, step: Step, mesh: Mesh) -> Terms:
         """The price of one step of a route, per byte of one rank's input to it."""
         return self.mesh_terms(step.kind, step.axes, mesh)
-
-    def route_terms(self, steps: Sequence[Step], mesh: Mesh, sizes: Sequence[int]) -> Terms:
-        """The price of a route, per byte of the *whole* tensor.
-
-        Args:
-            steps: the route.
-            mesh: devices.
-            sizes: ranks per mesh axis.
-        """
-        seconds, per_byte = NOTHING
-        for step in steps:
-            terms = self.step_terms(step, mesh)
-            seconds += terms.seconds
-            per_byte += terms.seconds_per_byte / _parts(step.before, sizes)
-        return Terms(seconds, per_byte)
 
     def transfer_seconds(
         self, nbytes: float, source: int, target: int, concurrent: int | None = None
@@ -172,10 +180,10 @@ class Pricer:
         return self.processor.layer_floor(backward)
 
     def crossed_floor(self, segment: Segment, mesh: Mesh, groups: Groups, backward: bool) -> float:
-        """The same where a layer's collectives wait for those of other streams to be launched.
+        """What it grows by where a layer's collectives wait for other streams' to be launched.
 
-        Source: fit to published runs of one stack, in which every layer then takes a time in
-        proportion to the ranks of its groups, whatever the model and micro-batch.
+        Source: fit to published runs of one stack, in which every layer then takes a time that
+        grows with the ranks of its groups, whatever the model and micro-batch.
         """
         seconds = self.stack.constants["crossed_floor_s"]
         if not seconds:
@@ -259,13 +267,16 @@ def _scores(instr: Instr, segment: Segment) -> float:
 def _reached(hardware: Hardware, stack: Stack) -> Hardware:
     """The machine with links between nodes as fast as the stack's collectives drive them."""
     share = stack.constants["network_efficiency"]
-    if share == 1:
-        return hardware
+    return hardware if share == 1 else _slowed(hardware, [share] * len(hardware.levels))
+
+
+def _slowed(hardware: Hardware, shares: Sequence[float]) -> Hardware:
+    """The machine with the levels above a node as fast as some shares of themselves."""
     levels = tuple(
         replace(level, efficiency=level.efficiency * share)
         if span >= hardware.devices_per_node
         else level
-        for level, span in zip(hardware.levels, hardware.spans, strict=False)
+        for level, span, share in zip(hardware.levels, hardware.spans, shares, strict=False)
     )
     return replace(hardware, levels=levels)
 
@@ -295,8 +306,3 @@ def _measure_all(segment: Segment) -> Measured:
         dtypes.append(instr.attr("product", own))
         kinds.append("optimizer" if work.kind.startswith("optimizer") else "compute")
     return Measured(segment, tuple(computing), tuple(works), tuple(dtypes), tuple(kinds))
-
-
-def _parts(layout: Layout, sizes: Sequence[int]) -> int:
-    """Pieces that a layout cuts a tensor into."""
-    return prod(size for p, size in zip(layout, sizes, strict=True) if p.kind == "S")

@@ -1,12 +1,18 @@
 """How far may a predicted step time be off? Half-widths of intervals that hold 80 % of runs.
 
-Two things are uncertain, and err independently of each other. Constants: each part of the step by
-the spread of the number that decides it, and the parts are taken to err together; compute and the
-bubble, which is other stages' compute, follow the efficiency of matrix products, the optimizer
-memory bandwidth, what every step costs the stack its own spread, everything else the widest of the
-levels. And what the model leaves out: the stack's `unexplained`, the factor within which 80 % of
-published runs lie whose constants were fitted without them. An interval is never narrower than
-`NARROWEST`.
+Three things are uncertain, and err independently of each other.
+
+The machine: each part of the step by the spread of the number that decides it, and the parts are
+taken to err together; compute and the bubble, which is other stages' compute, follow the efficiency
+of matrix products, the optimizer memory bandwidth, what every step costs the stack its own spread,
+everything else the widest of the levels.
+
+The software: a stack's constants by their spreads, each as much as it usually moves a step
+(`SENSITIVITIES`). So an interval grows with what is assumed of a stack, number by number, and a fit
+of that number narrows it.
+
+And what the model leaves out: the stack's `unexplained`, the factor within which 80 % of published
+runs lie whose constants were fitted without them. An interval is never narrower than `NARROWEST`.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import expm1, hypot, log
 
-from autoplan.ir.machine import Evidence, Hardware, Stack
+from autoplan.ir.machine import NEUTRAL, Evidence, Hardware, Stack
 
 NARROWEST = 0.08
 """Least half-width of an interval, as a fraction. [empirical] No model of a step is surer."""
@@ -22,6 +28,13 @@ UNSTATED_SPREAD = {"assumed": 1.2, "fitted": 1.1}
 """Spread of a number whose profile states none, by the kind of its evidence."""
 EIGHTY_PERCENT = 1.28
 """Standard deviations on either side that hold 80 % of a normal distribution."""
+SENSITIVITIES: Mapping[str, float] = {
+    "pointwise_factor": 0.13, "loss_factor": 0.04, "score_traffic": 0.11,
+    "overlap_contention": 0.21, "layer_overlap": 0.11, "network_efficiency": 0.12,
+    "crossed_floor_s": 0.5,
+}  # fmt: skip
+"""Constant of a stack -> d log(step time) / d log(constant). [empirical] Root mean square over
+three published runs of each source whose stack has it, by `validate.calibrate`."""
 
 
 def half_width(breakdown: Mapping[str, float], hardware: Hardware, stack: Stack) -> float:
@@ -31,8 +44,19 @@ def half_width(breakdown: Mapping[str, float], hardware: Hardware, stack: Stack)
         return NARROWEST
     spreads = part_spreads(breakdown, hardware, stack)
     off = sum(seconds * (spreads[kind] - 1) for kind, seconds in breakdown.items()) / total
-    constants = EIGHTY_PERCENT * log(1 + off)
-    return max(NARROWEST, expm1(hypot(constants, log(stack.unexplained))))
+    machine, software = EIGHTY_PERCENT * log(1 + off), EIGHTY_PERCENT * software_sigma(stack)
+    return max(NARROWEST, expm1(hypot(machine, software, log(stack.unexplained))))
+
+
+def software_sigma(stack: Stack) -> float:
+    """One-sigma of the logarithm of a step time by the constants of its stack that change it."""
+    return hypot(
+        *(
+            sensitivity * log(spread_of(stack.evidence.get(name)))
+            for name, sensitivity in SENSITIVITIES.items()
+            if stack.constants[name] != NEUTRAL.get(name)
+        )
+    )
 
 
 def part_spreads(kinds: Iterable[str], hardware: Hardware, stack: Stack) -> dict[str, float]:

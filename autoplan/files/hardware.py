@@ -25,7 +25,9 @@ from autoplan.files.quantities import (
     WATTS,
     AmountNumber,
     CountNumber,
+    FactorNumber,
     Number,
+    PartNumber,
     Quantity,
     ShareNumber,
     Unit,
@@ -61,11 +63,22 @@ LEVEL_KEYS: Mapping[str, tuple[str, Unit]] = {
     "latency": ("latency_us", MICROSECONDS),
     "shared_by": ("shared_by", PLAIN),
     "efficiency": ("efficiency", PLAIN),
+    "start": ("start_us", MICROSECONDS),
+    "in_switch": ("in_switch", PLAIN),
+    "short_share": ("short_share", PLAIN),
+    "short_start": ("short_start_us", MICROSECONDS),
+    "short_latency": ("short_latency_us", MICROSECONDS),
 }
+NEUTRAL: Mapping[str, float] = {
+    "start": 0.0, "in_switch": 0.0, "short_share": 0.0, "short_start": 0.0, "short_latency": 0.0,
+    "contention": 1.0,
+}  # fmt: skip
+"""Values of attributes that are absent from a file where nothing else is said of them."""
 HOST_KEYS: Mapping[str, tuple[str, Unit]] = {
     "memory": ("memory_gib", GIBIBYTES),
     "cores": ("cores", PLAIN),
     "device_bandwidth": ("device_bandwidth_gb_per_s", GB_PER_S),
+    "contention": ("contention", PLAIN),
 }
 
 _WHOLE = ("memory", "size", "shared_by", "cores")
@@ -103,6 +116,11 @@ class LevelFile(Strict):
     peer_to_peer: bool = True
     efficiency: ShareNumber = Field(default={"value": 1.0}, validate_default=True)
     mesh: bool = False
+    start_us: AmountNumber | None = None
+    in_switch: AmountNumber | None = None
+    short_share: PartNumber | None = None
+    short_start_us: AmountNumber | None = None
+    short_latency_us: AmountNumber | None = None
 
 
 class HostFile(Strict):
@@ -112,6 +130,7 @@ class HostFile(Strict):
     cores: CountNumber
     device_bandwidth_gb_per_s: Number
     ranks_share_cores: bool = False
+    contention: FactorNumber | None = None
 
 
 class HardwareFile(Strict):
@@ -234,9 +253,9 @@ def _written(
     document: dict[str, Any] = {}
     for attribute, (key, unit) in keys.items():
         value = getattr(noun, attribute)
-        if value is None:
-            continue
         where = f"{path}.{attribute}"
+        if value is None or (value == NEUTRAL.get(attribute) and where not in evidence):
+            continue
         if isinstance(value, Mapping):
             document[key] = {
                 name: written(unit.from_base(item), evidence.get(f"{where}.{name}"))

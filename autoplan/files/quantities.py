@@ -53,6 +53,18 @@ class Share(Quantity):
     value: float = Field(gt=0, le=1)
 
 
+class Part(Quantity):
+    """A number in [0, 1]."""
+
+    value: float = Field(ge=0, le=1)
+
+
+class Factor(Quantity):
+    """A number >= 1."""
+
+    value: float = Field(ge=1, le=LARGEST)
+
+
 class Count(Quantity):
     """A whole number >= 1."""
 
@@ -67,6 +79,8 @@ Bare = BeforeValidator(_with_evidence)
 Number = Annotated[Quantity, Bare]
 AmountNumber = Annotated[Amount, Bare]
 ShareNumber = Annotated[Share, Bare]
+PartNumber = Annotated[Part, Bare]
+FactorNumber = Annotated[Factor, Bare]
 CountNumber = Annotated[Count, Bare]
 
 

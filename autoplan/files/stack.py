@@ -72,6 +72,12 @@ class ConstantsFile(Strict):
         description="bytes moved over logits for the loss over those of reading and writing them "
         "once in the compute dtype; more where they are widened to fp32",
     )
+    optimizer_factor: Number = Field(
+        default=neutral("optimizer_factor"),
+        validate_default=True,
+        description="bytes moved by the optimizer step over those that one fused pass reads and "
+        "writes; more where gradients are clipped and weights cast in passes of their own",
+    )
     score_traffic: AmountNumber = Field(
         default=neutral("score_traffic"),
         validate_default=True,
@@ -85,9 +91,9 @@ class ConstantsFile(Strict):
     crossed_floor_s: AmountNumber = Field(
         default=neutral("crossed_floor_s"),
         validate_default=True,
-        description="seconds a layer and rank of its groups, a floor where one layer's "
-        "collectives, transfers between stages and exchanges of gradients wait for one another's "
-        "launch",
+        description="seconds a layer and rank of its groups that the host's floor grows by where "
+        "one layer's collectives, transfers between stages and exchanges of gradients wait for one "
+        "another's launch",
     )
     fixed_step_s: AmountNumber = Field(
         description="seconds of every step that belong to no operator (loader, logging, sync)"
@@ -102,6 +108,12 @@ class ConstantsFile(Strict):
         validate_default=True,
         description="share of the rate between nodes, of what the machine allows, that the stack's "
         "collectives reach",
+    )
+    network_decline: AmountNumber = Field(
+        default=neutral("network_decline"),
+        validate_default=True,
+        description="d: collectives over n > 2 nodes reach the share (2/n)^d of that rate; 0 where "
+        "the fabric carries all pairs at once",
     )
     tensor_latency_s: AmountNumber = Field(
         default=neutral("tensor_latency_s"),
@@ -124,6 +136,17 @@ class ConstantsFile(Strict):
         default=neutral("scores_kept"),
         validate_default=True,
         description="copies of the attention scores kept for backward; 0 with fused attention",
+    )
+    gathered_kept: AmountNumber = Field(
+        default=neutral("gathered_kept"),
+        validate_default=True,
+        description="share of the activations that are gathered in the forward pass and kept whole "
+        "for backward; 0 where backward gathers them again",
+    )
+    exchange_kept: AmountNumber = Field(
+        default=neutral("exchange_kept"),
+        validate_default=True,
+        description="bytes of buckets in which gradients are exchanged over those of the gradients",
     )
     framework_bytes: AmountNumber = Field(
         description="bytes of device memory taken by context, libraries and communicator buffers"

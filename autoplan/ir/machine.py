@@ -6,7 +6,7 @@ Units: bytes, seconds, FLOP/s, bytes per second. Each number's evidence is kept 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -63,6 +63,13 @@ class Level:
         efficiency: share of `bandwidth` that a large ring collective reaches.
         mesh: whether every pair of units has a link of its own, of which `bandwidth` is one's:
             who talks to n units at once has n of them.
+        start: seconds that a pass of a collective takes once, beside its steps and bytes: launch,
+            and the time until all channels run at the full rate.
+        in_switch: share of the rate (bandwidth · efficiency) at which the switch adds up what
+            devices send it, each its operand once; 0: it does not.
+        short_share: share of the rate that messages reach which a library sends by a protocol of
+            little latency; 0: it has none, and the next two do not count.
+        short_start, short_latency: `start` and `latency` of that protocol.
     """
 
     name: str
@@ -74,6 +81,22 @@ class Level:
     peer_to_peer: bool = True
     efficiency: float = 1.0
     mesh: bool = False
+    start: float = 0.0
+    in_switch: float = 0.0
+    short_share: float = 0.0
+    short_start: float = 0.0
+    short_latency: float = 0.0
+
+    def timed(self, latency: float) -> Level:
+        """The level with another latency, and the other times of messages in proportion."""
+        factor = latency / self.latency if self.latency else 1.0
+        return replace(
+            self,
+            latency=latency,
+            start=self.start * factor,
+            short_start=self.short_start * factor,
+            short_latency=self.short_latency * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +109,15 @@ class Host:
         device_bandwidth: bytes/s between host and one device.
         ranks_share_cores: devices *are* host cores (a CPU machine), so concurrent ranks share them
             and collectives do not overlap compute.
+        contention: factor by which a core computes slower while all cores of its host do than
+            alone: they share clock, caches and memory. Devices that are not cores share none.
     """
 
     memory: int
     cores: int
     device_bandwidth: float
     ranks_share_cores: bool = False
+    contention: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +220,7 @@ QUANTITIES = (
 HABITS: Mapping[str, str] = {
     "eager_kernels": "an operator runs as the kernels of its parts, none of them fused",
     "gradient_buffers": "gradients lie in buffers that exist throughout the step",
-    "late_exchange": "gradients are exchanged after backward, not beside it",
+    "late_exchange": "gradients of split states are exchanged after backward, not beside it",
     "balance_by_parameters": "a stage ends with the block that exceeds its share of weights",
     "ends_count": "stages are even in layers where embedding and head stand for one each",
     "gathered_logits": "the loss is computed on whole logits, not on vocabulary parts",
@@ -209,8 +235,10 @@ HABITS: Mapping[str, str] = {
 
 NEUTRAL: Mapping[str, float] = {
     "layer_overlap": 0.0, "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0,
-    "network_efficiency": 1.0, "tensor_latency_s": 0.0, "saved_factor": 1.0, "logits_kept": 0.0,
-    "scores_kept": 0.0,
+    "optimizer_factor": 1.0, "network_efficiency": 1.0, "network_decline": 0.0,
+    "tensor_latency_s": 0.0,
+    "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0, "gathered_kept": 0.0,
+    "exchange_kept": 0.0,
 }  # fmt: skip
 """Constants that change nothing, of a stack that does not state them."""
 

@@ -13,6 +13,7 @@ from autoplan.lower.member import Member, SegmentStore
 from autoplan.lower.segments import BlockContext
 from autoplan.lower.stage import StageLowering
 from autoplan.ops.layouts import BlockLayouts
+from autoplan.pipeline import rounds
 
 Runs = list[tuple[int, str, bool]]
 
@@ -118,8 +119,8 @@ def _chunk_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem("plan", "$.schedule.family", f"{family}, with {found}", allowed)
     if plan.chunks > 1 and stages == 1:
         yield Problem("plan", "$.stages", f"one stage, with {found}", "several stages")
-    if plan.chunks > 1 and micro % stages:
-        allowed = f"a multiple of the {stages} stages, with {found}"
+    if plan.chunks > 1 and micro % rounds(stages, micro):
+        allowed = f"{rounds(stages, micro)} equal turns over {stages} stages, with {found}"
         yield Problem("plan", "$.schedule.micro_batches", str(micro), allowed)
 
 

@@ -31,6 +31,21 @@ class Pipeline:
     micro_batches: int
     chunks: int = 1
 
+    @property
+    def turn(self) -> int:
+        """Micro-batches that pass a chunk before the next chunk takes its turn.
+
+        Turns are equal, and at least as long as there are stages where so many micro-batches are.
+        Source: the rounds of PyTorch's `ScheduleInterleaved1F1B`; Megatron-LM takes as many as
+        there are stages, which is the same where those divide the micro-batches.
+        """
+        return self.micro_batches // rounds(self.stages, self.micro_batches)
+
+
+def rounds(stages: int, micro_batches: int) -> int:
+    """Turns of every chunk in an interleaved step; they must divide the micro-batches."""
+    return max(1, micro_batches // stages)
+
 
 class Work(NamedTuple):
     """One pass of a micro-batch over a chunk: `F` forward or `B` backward."""
@@ -66,26 +81,25 @@ def one_forward_one_backward(pipeline: Pipeline, stage: int) -> Order:
 
 
 def interleaved(pipeline: Pipeline, stage: int) -> Order:
-    """1F1B over chunks: as many micro-batches as there are stages pass a chunk, then the next one.
+    """1F1B over chunks: a turn of t micro-batches passes a chunk, then the next one.
 
     Every stage passes the same sequence of (chunk, micro-batch), backward with the chunks reversed.
-    Stage i of p with v chunks runs 2 (p - i - 1) + (v - 1) p forwards ahead, then alternates. The
-    micro-batches are a multiple of the stages.
+    Stage i of p with v chunks runs 2 (p - i - 1) + (v - 1) t forwards ahead, then alternates.
 
     Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters
     using Megatron-LM", section 2.2.2, figure 4; the lead of a stage is that of Megatron-LM.
     """
-    stages, chunks = pipeline.stages, pipeline.chunks
+    stages, chunks, turn = pipeline.stages, pipeline.chunks, pipeline.turn
     turns = [
         (first + m, chunk)
-        for first in range(0, pipeline.micro_batches, stages)
+        for first in range(0, pipeline.micro_batches, turn)
         for chunk in range(chunks)
-        for m in range(stages)
+        for m in range(turn)
     ]
     return _alternate(
         [Work("F", m, chunk) for m, chunk in turns],
         [Work("B", m, chunks - 1 - chunk) for m, chunk in turns],
-        2 * (stages - stage - 1) + (chunks - 1) * stages,
+        2 * (stages - stage - 1) + (chunks - 1) * turn,
     )
 
 
@@ -109,9 +123,10 @@ def in_flight(family: str, stage: int, stages: int, micro_batches: int, chunks: 
     """Largest number of (micro-batch, chunk) of a stage whose backward is still to come.
 
     A schedule that alternates reaches it before it repeats, so twice as many micro-batches as
-    stages tell all; one that does not keeps them all.
+    stages tell all (but for chunks that take longer turns); one that does not keeps them all.
     """
-    few = min(micro_batches, 2 * stages)
+    uneven = chunks > 1 and micro_batches % stages
+    few = micro_batches if uneven else min(micro_batches, 2 * stages)
     most = _most_alive(SCHEDULES[family](Pipeline(stages, few, chunks), stage))
     return micro_batches * chunks if most == few * chunks else most
 

@@ -14,6 +14,7 @@ from autoplan.ir.graph import Graph, kind_of
 from autoplan.ir.machine import Stack
 from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Run
+from autoplan.pipeline import rounds
 from autoplan.presets.legal import Case, value_set
 from autoplan.presets.pins import Pins
 
@@ -32,9 +33,10 @@ def spread_layers(layers: int, stages: int, last: bool = False) -> tuple[int, ..
 def balanced_by_parameters(config: DecoderConfig, stages: int) -> tuple[int, ...]:
     """Layers per stage where weights are spread evenly and the head counts as one more block.
 
-    A stage goes on until it *exceeds* its share of what all stages up to it hold, so early stages
-    are the larger ones. Source: nanotron, `PipelineEngine` block placement by compute cost
-    (4 · heads · d · m + 3 · m · f per layer, v · m for the head).
+    A stage goes on until it holds its share of what all stages up to it hold, so early stages are
+    the larger ones. Source: nanotron, `PipelineEngine` block placement by compute cost
+    (4 · heads · d · m + 3 · m · f per layer, v · m for the head); published peaks and step times
+    say that a stage which holds its share exactly is full.
     """
     layer = 4 * config.heads * config.head_dim * config.hidden + 3 * config.hidden * config.ffn
     head = config.vocab * config.hidden
@@ -43,7 +45,7 @@ def balanced_by_parameters(config: DecoderConfig, stages: int) -> tuple[int, ...
     for _ in range(config.layers):
         counts[stage] += 1
         held += layer
-        if held > (stage + 1) * share and stage + 1 < stages:
+        if held >= (stage + 1) * share and stage + 1 < stages:
             stage += 1
     for empty in range(1, stages - 1):
         if not counts[empty]:  # every stage needs a block; the last one has the head
@@ -111,10 +113,7 @@ def settled_schedule(values: Mapping[str, object]) -> str:
 
 
 def chunk_problems(case: Case, pins: Pins, stack: Stack) -> list[Problem]:
-    """What keeps several chunks from being scheduled.
-
-    The micro-batches of a step are a multiple of the stages, as Megatron-LM asks.
-    """
+    """What keeps several chunks from being scheduled."""
     chunks, stages = case.degree("vpp"), case.degree("pp")
     if chunks == 1:
         return []
@@ -136,15 +135,18 @@ def chunk_problems(case: Case, pins: Pins, stack: Stack) -> list[Problem]:
 
 
 def _turn_problems(case: Case, stages: int) -> list[Problem]:
-    """Do micro-batches divide into turns of as many as there are stages?"""
+    """Do micro-batches divide into equal turns of about as many as there are stages?"""
     batch, micro = case.workload.global_batch_size, case.degree("micro_batch")
     replicas = case.degree("dp")
     count, rest = divmod(batch, replicas * micro)
-    if rest or count % stages == 0:
+    if rest or count % rounds(stages, count) == 0:
         return []
     found = f"{micro}, so {count} micro-batches"
-    legal = [n for n in range(1, batch + 1) if batch % (replicas * n * stages) == 0]
-    allowed = f"a multiple of {stages} micro-batches (pp) with vpp={case.degree('vpp')}"
+    each = [n for n in range(1, batch + 1) if batch % (replicas * n) == 0]
+    counts = {n: batch // (replicas * n) for n in each}
+    legal = [n for n, count in counts.items() if count % rounds(stages, count) == 0]
+    allowed = f"{rounds(stages, count)} equal turns over {stages} stages"
+    allowed += f" with vpp={case.degree('vpp')}"
     allowed += f": micro_batch in {value_set(legal)}" if legal else ""
     hint = "" if legal else f"a global batch that is a multiple of {replicas * micro * stages}"
     return [Problem("--pin", "micro_batch", found, allowed, hint)]

@@ -11,6 +11,9 @@ ranks in one process, deterministic, where a deadlock is "no rank can move" and 
 what; `distributed` is torch.distributed. On CPUs both define a reduction as the sum in group order,
 so they give the same bits.
 
+An interpreter tells in advance what it will receive next from each peer, so that a message can come
+while the rank computes: gloo moves nothing before the receiver has asked for it.
+
 `session` is a rank's whole run: first parameters as a function of seed and name, step after step,
 what is recorded. `execute` runs all ranks: here, in a `pool` of forked workers, or in a world that
 torchrun made. A `worker` that dies, stops or hangs is found by `supervise`, which reads where each

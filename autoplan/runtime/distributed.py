@@ -23,6 +23,7 @@ from autoplan.ir.program import Program
 from autoplan.runtime.kernels.collective import exchanged_result, join, piece
 from autoplan.runtime.requests import (
     Collective,
+    Expect,
     Identity,
     Receive,
     Request,
@@ -41,7 +42,7 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    """A send on its way; the tensor must live until it is waited for."""
+    """A transfer on its way; the tensor must live until it is waited for."""
 
     work: dist.Work
     tensor: Tensor
@@ -66,6 +67,7 @@ class World:
         self._channels: dict[tuple[int, int], dist.ProcessGroup] = {}
         self._ranks: tuple[int, ...] = ()
         self._sends: dict[Identity, _Posted] = {}
+        self._receives: dict[Identity, _Posted] = {}
 
     @classmethod
     def join(
@@ -196,6 +198,8 @@ class World:
                 self._send(request)
             case Receive():
                 return [self._receive(request)]
+            case Expect() if self.device.type == "cpu":
+                self._receives[request.receive.identity] = self._post(request.receive)
             case WaitSend():
                 self._sends.pop(request.identity).work.wait()
         return []
@@ -220,11 +224,23 @@ class World:
         self._sends[request.identity] = _Posted(work, tensor)
 
     def _receive(self, request: Receive) -> Tensor:
+        posted = self._receives.pop(request.identity, None) or self._post(request)
+        posted.work.wait()
+        return posted.tensor
+
+    def _post(self, request: Receive) -> _Posted:
+        """Let a tensor come.
+
+        gloo sends nothing before its receiver has asked, so on CPUs the next receive from every
+        peer is posted while the rank computes: one tensor for each peer lives longer than the
+        Program says. On devices a posted receive would occupy part of the device meanwhile.
+        """
         source, target = map(self._process, request.identity[-2:])
         tensor = torch.empty(request.shape, dtype=request.dtype, device=self.device)
         channel = self._channels.get((source, target))
-        dist.recv(tensor, source, group=channel, tag=_tag(request.identity))
-        return tensor
+        work = dist.irecv(tensor, source, group=channel, tag=_tag(request.identity))
+        assert work is not None  # this process is a member of the group
+        return _Posted(work, tensor)
 
 
 def _own_device(device_type: str, index: int) -> torch.device:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from autoplan.runtime.kernels.place import DTYPES, Kernel, StepContext
 from autoplan.runtime.progress import OUTSIDE, ProgressPage
 from autoplan.runtime.requests import (
     Collective,
+    Expect,
     Identity,
     Receive,
     Request,
@@ -112,6 +113,24 @@ class Interpreter:
         }
         self._names = tuple(map(str, self._stage.actions))
         self._gradient_of = {spec.slot: name for name, spec in self._stage.gradients.items()}
+        receives = self._receives()
+        self._first = tuple(queue[0] for queue in receives)
+        self._after = {one.identity: other for queue in receives for one, other in pairwise(queue)}
+
+    def _receives(self) -> list[list[Receive]]:
+        """What comes from each peer in a step, in order."""
+        from_peer: dict[int, list[Receive]] = {}
+        for place, action in enumerate(self._stage.actions):
+            for name in action.slots if action.kind == "RECV" else ():
+                receive = self._receive(place, action, name)
+                from_peer.setdefault(receive.peer, []).append(receive)
+        return list(from_peer.values())
+
+    def _receive(self, place: int, action: Action, name: str) -> Receive:
+        peer, register = self._peer(action), self._stage.channels[name].register
+        identity = (name, action.instance, action.micro_batch, peer, self._rank)
+        where = self._names[place]
+        return Receive(peer, identity, register.shape, DTYPES[register.dtype], where)
 
     def _link(self, instr: Instr, segment: Segment, link: Linker) -> _Linked:
         if instr.op not in COLLECTIVES:
@@ -140,6 +159,8 @@ class Interpreter:
         Raises:
             CheckError: an action reads a slot that is not there.
         """
+        for receive in self._first:
+            yield Expect(receive)
         for place, action in enumerate(self._stage.actions):
             begin = perf_counter()
             context.instance, context.micro_batch = action.instance, action.micro_batch
@@ -221,13 +242,13 @@ class Interpreter:
         """Send, receive, or wait for what was sent: only then does its slot end."""
         peer, where = self._peer(action), self._names[place]
         if action.kind == "RECV":
-            register = self._stage.channels[slot[0]].register
-            identity: Identity = (*slot, peer, self._rank)
-            dtype = DTYPES[register.dtype]
-            reply = yield Receive(peer, identity, register.shape, dtype, where)
+            receive = self._receive(place, action, slot[0])
+            reply = yield receive
             self.define(slot, reply.pop())
+            if receive.identity in self._after:
+                yield Expect(self._after[receive.identity])
             return
-        identity = (*slot, self._rank, peer)
+        identity: Identity = (*slot, self._rank, peer)
         if action.kind == "SEND":
             yield Send(peer, identity, self._read(slot, place), where)
             return

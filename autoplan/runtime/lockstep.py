@@ -18,6 +18,7 @@ from autoplan.errors import CheckError
 from autoplan.runtime.kernels.collective import group_results
 from autoplan.runtime.requests import (
     Collective,
+    Expect,
     Identity,
     Receive,
     Request,
@@ -84,6 +85,8 @@ class _Lockstep:
             case Receive():
                 self._receiving[request.identity] = request
                 self._deliver(request.identity)
+            case Expect():
+                self._ready.append((rank, []))
             case WaitSend():
                 self._wait(rank, request)
 

@@ -1,8 +1,9 @@
 """What an interpreter asks of a transport, and which ranks communicate with which.
 
-An interpreter yields one of four requests and is sent the answer, a list that it empties: a
-`Collective` the results, a `Receive` the tensor, a `Send` and a `WaitSend` nothing. A `Send` is
-answered at once; its tensor must stay as it is until the `WaitSend` of that identity is answered.
+An interpreter yields one of five requests and is sent the answer, a list that it empties: a
+`Collective` the results, a `Receive` the tensor, the others nothing. A `Send` is answered at once;
+its tensor must stay as it is until the `WaitSend` of that identity is answered. An `Expect` is
+answered at once too: it tells of a `Receive` that comes later.
 """
 
 from __future__ import annotations
@@ -74,6 +75,18 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Expect:
+    """The next that this rank will receive from a peer: it may arrive while the rank computes."""
+
+    receive: Receive
+
+    @property
+    def where(self) -> str:
+        """The action that will receive, for people."""
+        return self.receive.where
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class WaitSend:
     """Wait until the tensor sent under this identity is no longer needed."""
 
@@ -81,7 +94,7 @@ class WaitSend:
     where: str
 
 
-Request = Collective | Send | Receive | WaitSend
+Request = Collective | Send | Receive | Expect | WaitSend
 
 
 def coordinate_of(stage: StageProgram, rank: int) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """Search (floor 5): the fastest plan that fits.
 
-    outer       which candidates, in which order; exact evaluation of the best
+    outer       the whole: bounds, settling, exact evaluation of the best
+    outline     which candidates, in which order
     candidates  depth, meshes, order of axes, micro-batches
     freedom     what pins leave open
     engine      one candidate: price of memory, cut into stages, Plan
-    settle      the best decisions of a candidate, by branch and bound
+    settle      the best decisions of a candidate, by branch and bound; effort: how much of that
     hull        the best weights and bound; relaxed: a step as linear rows
     fronts      all decisions between a bound and a step; pareto: what is not dominated
     chain       blocks joined at one boundary, weighed

@@ -26,8 +26,13 @@ from autoplan.search.tables import (
 )
 
 
-class _TableBuilder:
-    """Collects the factors of one block; adds up those with one option per scope."""
+class TableBuilder:
+    """Collects the factors of one block; adds up those with one option per scope.
+
+    Args:
+        space: the block's variables.
+        setting: what the factors are built for.
+    """
 
     def __init__(self, space: BlockSpace, setting: Setting) -> None:
         self.space, self.setting = space, setting
@@ -44,15 +49,23 @@ class _TableBuilder:
         return all(len(domain) for domain in self.domains)
 
     def least_seconds(self) -> float:
-        """Sum over layer operators of the least that all their operators take together."""
+        """Computing alone, forward and backward, each layer operator as its best choice has it.
+
+        A bound of what the factors can give, at a fraction of their price; infinite where a
+        variable has no value.
+        """
+        if not self.possible:
+            return float("inf")
         totals: dict[str, FloatArray] = {}
         for op in (*self.block.forward, *self.block.backward):
             if op.group:
                 totals[op.group] = totals.get(op.group, 0.0) + self._seconds(op)
         return sum(float(total.min()) for total in totals.values())
 
-    def build(self) -> BlockTables:
-        """All factors."""
+    def build(self) -> BlockTables | None:
+        """All factors; None where pins or divisibility leave a variable without a value."""
+        if not self.possible:
+            return None
         self._operators()
         self._forward_transitions()
         self._backward_transitions()
@@ -131,11 +144,16 @@ class _TableBuilder:
                 self.add((self.space.groups[op.group],), "XB", self._seconds(op))
 
     def _seconds(self, op: Op, accumulate: bool = False) -> FloatArray:
-        number = self.space.groups[op.group]
-        choices = self.space.choices[op.group]
-        dims = self.setting.prices.dims(self.block, op)
-        rows = [self._local(dims, choices[i]) for i in self.domains[number]]
-        return self.setting.prices.seconds(self.block, op, rows, accumulate)
+        domain = self.domains[self.space.groups[op.group]]
+        known = self.setting.prices.columns
+        key = (self.block.name, op.name, accumulate, self.setting.extent["b"], self.sizes)
+        at = (*key, domain.tobytes())
+        if at not in known:
+            choices = self.space.choices[op.group]
+            dims = self.setting.prices.dims(self.block, op)
+            rows = [self._local(dims, choices[i]) for i in domain]
+            known[at] = self.setting.prices.seconds(self.block, op, rows, accumulate)
+        return known[at]
 
     def _adding(self, parameter: str = "") -> float:
         """Share of micro-batches that add to what is there already: all but the first."""
@@ -368,19 +386,3 @@ class _TableBuilder:
             values[CHANNEL["WB"]] += self._adding(name) * price.accumulate[:, domain]
         options = [price.options[i] for i in domain]
         self._choosers.append(Chooser((used.variable,), values, StoredChoice(name, options)))
-
-
-def build_tables(space: BlockSpace, setting: Setting) -> BlockTables | None:
-    """The factors of a block; None where pins or divisibility leave a variable without a value."""
-    builder = _TableBuilder(space, setting)
-    return builder.build() if builder.possible else None
-
-
-def least_seconds(space: BlockSpace, setting: Setting) -> float:
-    """Computing alone, forward and backward, each operator as its best choice has it.
-
-    A bound of what the factors can give, at a fraction of their price; infinite where a variable
-    has no value.
-    """
-    builder = _TableBuilder(space, setting)
-    return builder.least_seconds() if builder.possible else float("inf")

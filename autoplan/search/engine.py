@@ -19,12 +19,13 @@ from autoplan.ir.model import DecoderConfig
 from autoplan.ir.plan import Plan, Run, Schedule, StagePlan, Stored
 from autoplan.ir.workload import DTYPE_BYTES, Workload
 from autoplan.pipeline import in_flight
-from autoplan.search.build import build_tables, least_seconds
+from autoplan.search.build import TableBuilder
 from autoplan.search.candidates import Shape
 from autoplan.search.chain import Chain, Pace, Solution, is_layer
+from autoplan.search.effort import Effort
 from autoplan.search.prices import OperatorPrices, Transitions
 from autoplan.search.setting import Setting
-from autoplan.search.settle import Effort, settle
+from autoplan.search.settle import settle
 from autoplan.search.space import BlockSpace
 from autoplan.search.step import Estimate, Room, estimate
 from autoplan.search.storage import StorageOptions
@@ -128,6 +129,8 @@ class Engine:
         self._transitions: dict[tuple[object, ...], Transitions] = {}
         self._hops: dict[object, float] = {}
         self._storage: dict[tuple[object, ...], StorageOptions] = {}
+        self._least: dict[object, float] = {}
+        self._building: tuple[object, Mapping[str, TableBuilder]] = (None, {})
 
     @property
     def capacity(self) -> float:
@@ -170,12 +173,23 @@ class Engine:
             first and shape.stages == 1,
         )
 
+    def _builders(self, shape: Shape, freedom: Freedom) -> Mapping[str, TableBuilder]:
+        """What makes the factors of each block; kept for the last candidate."""
+        key = (shape, freedom.key)
+        if self._building[0] != key:
+            axes = len(shape.mesh.axes)
+            made = {
+                name: TableBuilder(self._space(name, axes), self._setting(shape, freedom, name))
+                for name in self.inputs.graph.blocks
+            }
+            self._building = key, made
+        return self._building[1]
+
     def chain(self, shape: Shape, freedom: Freedom) -> Chain | None:
         """The factors of all blocks, or None where nothing is legal."""
         tables: dict[str, BlockTables] = {}
-        for name in self.inputs.graph.blocks:
-            space = self._space(name, len(shape.mesh.axes))
-            built = build_tables(space, self._setting(shape, freedom, name))
+        for name, builder in self._builders(shape, freedom).items():
+            built = builder.build()
             if built is None:
                 return None
             tables[name] = built
@@ -183,13 +197,13 @@ class Engine:
 
     def least_seconds(self, shape: Shape, freedom: Freedom) -> float:
         """A bound of a candidate's estimate: computing alone; infinite where nothing is legal."""
-        graph, axes = self.inputs.graph, len(shape.mesh.axes)
-        least = {
-            name: least_seconds(self._space(name, axes), self._setting(shape, freedom, name))
-            for name in graph.blocks
-        }
-        total = sum(least[instance.block] for instance in graph.instances)
-        return total * (1.0 + (shape.micro_batches - 1.0) / shape.stages)
+        key = (shape, freedom.key)
+        if key not in self._least:
+            made = self._builders(shape, freedom)
+            least = {name: builder.least_seconds() for name, builder in made.items()}
+            total = sum(least[instance.block] for instance in self.inputs.graph.instances)
+            self._least[key] = total * (1.0 + (shape.micro_batches - 1.0) / shape.stages)
+        return self._least[key]
 
     def room(self, shape: Shape, freedom: Freedom, reserve: tuple[float, ...]) -> Room:
         """Memory and transfers of a candidate's stages."""

@@ -6,7 +6,7 @@ assignment goes on while every bound (weights whose exact minimum is known, so t
 over that minimum is the sum of its regrets) allows it to end below the best step and within the
 limits, and while no other that looks the same to the variables left is at least as good in all that
 the step can see. So what remains is complete, unless more than a given number would have to be
-kept at once; then the most promising are.
+kept at once, or effort ends; then the most promising are.
 
 Source of bounding by exact elimination: Kask & Dechter 2001, "A general scheme for automatic
 generation of search heuristics from specification dependencies".
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.search.chain import Chain, Solution
+from autoplan.search.effort import COMPARISONS, Effort
 from autoplan.search.eliminate import Regret
 from autoplan.search.pareto import efficient
 from autoplan.search.relaxed import Relaxation
@@ -38,11 +39,24 @@ class Limits:
         weights: one per bound: per block, of its channels.
         room: per bound, how far decisions may be over its minimum.
         most: partial assignments of a block that are kept at once.
+        effort: what may be spent; taken from.
     """
 
     weights: Sequence[Mapping[str, FloatArray]]
     room: FloatArray
     most: int
+    effort: Effort
+
+    def keep(self) -> int:
+        """Partial assignments that are kept at once, as long as there is effort left."""
+        return self.most if self.effort.left > 0 else 1
+
+    def efficient(self, groups: IntArray, points: FloatArray, order: FloatArray) -> IntArray:
+        """The same as `pareto.efficient`, charged."""
+        rows = efficient(groups, points, order)
+        pairs = np.bincount(groups) @ np.bincount(groups[rows], minlength=int(groups.max()) + 1)
+        self.effort.spend(points.size + float(pairs) * points.shape[1] / COMPARISONS)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ class _Opened:
         if not scope:
             more = np.broadcast_to(more, (len(labels), *more.shape))
         over = labels.over[:, None, :] + more
+        self.limits.effort.spend(over.size)
         rows, values = np.nonzero(self._allowed(over))
         longer = labels.take(rows)
         longer.values[:, variable] = values
@@ -138,6 +153,7 @@ class _Opened:
             at = tuple(labels.values[:, v] for v in chooser.scope)
             more = np.stack([_at(prices[number], at) for prices in self.prices], axis=-1)
             over = labels.over[:, None, :] + np.moveaxis(more, 0, 1)
+            self.limits.effort.spend(over.size)
             rows, options = np.nonzero(self._allowed(over))
             spent = _at(chooser.values, (options, *(v[rows] for v in at))).T
             wider = labels.take(rows)
@@ -158,11 +174,12 @@ class _Opened:
         if len(labels) > 1:
             groups = _groups(labels.values[:, self._context(step)])
             points = labels.totals @ self.features.T
-            labels = labels.take(efficient(groups, points, labels.over[:, 0]))
-        if len(labels) > self.limits.most:
+            labels = labels.take(self.limits.efficient(groups, points, labels.over[:, 0]))
+        most = self.limits.keep()
+        if len(labels) > most:
             self.complete = False
             share = labels.over / np.where(np.isfinite(self.limits.room), self.limits.room, 1.0)
-            labels = labels.take(np.argsort(share.max(axis=1), kind="stable")[: self.limits.most])
+            labels = labels.take(np.argsort(share.max(axis=1), kind="stable")[:most])
         return labels
 
 
@@ -284,6 +301,7 @@ class _Join:
         for name in names:
             labels, mine = fronts[name]
             left, right = self._pairs(len(over), len(labels))
+            self.limits.effort.spend(left.size * (mine.shape[1] + over.shape[1]))
             over = over[left] + labels.over[right]
             shares = shares[left] + mine[right]
             picks = np.column_stack([picks[left], right])
@@ -306,7 +324,7 @@ class _Join:
 
     def _efficient(self, shares: FloatArray, over: FloatArray) -> IntArray:
         together = np.zeros(len(shares), dtype=np.intp)
-        return efficient(together, self.relaxed.criteria(shares), over[:, 0])
+        return self.limits.efficient(together, self.relaxed.criteria(shares), over[:, 0])
 
     def _front(self, name: str, cell: IntArray, option: int) -> tuple[Labels, FloatArray]:
         """Labels of a block at a cell, over only by themselves, and their shares of the step."""

@@ -1,14 +1,12 @@
 """The search: outer candidates in order of their bound, the best ones lowered and simulated.
 
-    1  plain choices (baselines) are built from pins and simulated: the first incumbent
-    2  depth x micro-batches, each on a few natural meshes, least ideal time first, until the ideal
-       time of what is left exceeds the incumbent
-    3  the best of those with every mesh and every order of axes in the machine, then with a third
-       axis; all that could still win settled, as far as effort goes: exactly on small cases
-    4  the best estimates lowered and simulated; what does not fit exactly goes back with what it
-       lacked
-
-On machines of at most `EXHAUSTIVE` devices step 2 takes every mesh at once.
+1  plain choices (baselines) are built from pins and simulated: the first incumbent
+2  depth x micro-batches, each on a few natural meshes, least computing first, until that of
+   what is left exceeds the incumbent; all meshes on small machines
+3  the best of those with every mesh and every order of axes in the machine, then with a third
+   axis; all that could still win settled, as far as effort goes: exactly on small cases
+4  the best estimates lowered and simulated; what does not fit exactly goes back with what it
+   lacked
 """
 
 from __future__ import annotations
@@ -19,53 +17,43 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from autoplan.cost import Pricer
-from autoplan.ir.layout import Mesh
 from autoplan.ir.plan import Plan
 from autoplan.lower import lower
 from autoplan.search.baselines import baselines
-from autoplan.search.candidates import (
-    Shape,
-    distinct_arrangements,
-    divisors,
-    factorisations,
-    refinements,
-)
+from autoplan.search.candidates import Shape
 from autoplan.search.chain import Chain
+from autoplan.search.effort import Effort
 from autoplan.search.engine import Candidate, Engine, Freedom, Inputs, Limit
-from autoplan.search.freedom import Degrees, expressible, freedoms, named_plans, outer_pins
-from autoplan.search.ideal import ideal_seconds
+from autoplan.search.freedom import expressible, named_plans
 from autoplan.search.nearest import Need, nothing_fits
+from autoplan.search.outline import Outline
 from autoplan.search.ranking import distinct, plan_name, stage_totals
 from autoplan.search.result import Ranked, Request, SearchResult
-from autoplan.search.settle import Effort
 from autoplan.search.step import Estimate
 from autoplan.simulate import simulate_priced
 
-EXHAUSTIVE = 8
-"""Devices up to which every mesh is tried for every depth and batch."""
-WIDENED = 3
-"""(depth, micro-batches) pairs whose every mesh is tried on larger machines."""
 SIMULATED = 8
 """Candidates that are lowered and simulated at least."""
-REFINED = 2
-"""Candidates whose mesh gets a third axis, of those with the best estimates."""
-FINER = 3
-"""Meshes with a third axis that are tried."""
-FINE_ENOUGH = 64
-"""Devices up to which two axes are as fine as the levels of a machine."""
-AXES = 3
-"""Most axes of a stage's mesh."""
 SLACK = 1.05
-"""Candidates that may be this much slower than the best estimate are kept, since estimates err."""
+"""Decisions whose estimate is this much slower than the best are kept, since estimates err."""
 SPACE = "depth x micro-batches x meshes of up to three axes x order in the machine x placements"
 LONG = 1 << 15
 """Stages x micro-batches beyond which a plan is simulated only while no other is known to fit."""
+ENOUGH = 3 * LONG
+"""Stages x micro-batches of all that is simulated, beyond which only what may win still is."""
 FAR = 1.15
-"""The best of a depth that is this much slower than the best of all is not shown."""
-EFFORT = {True: 6e8, False: 1.5e8}
-"""Table entries that settling candidates may go through, on small machines and on large ones."""
+"""The best of a depth that is this much slower than the best of all is not looked for."""
+EFFORT = 6e9
+"""Table entries that settling candidates may go through, divided by the number of devices: the
+smaller a problem, the surer its proof."""
+LEAST_EFFORT = 1.5e8
+"""The same on machines of any size."""
 MENDING = 1e8
 """The same, for candidates that need more memory than estimated."""
+RELIEF = (0.1, 0.3)
+"""Shares of a device's memory that estimates may overstate on small machines, where nothing fits by
+them: so much more is allowed then, and simulation tells what fits. [empirical] On toy models they
+err by so much; on real ones they understate, by 4 to 12 %."""
 CORRECTIONS = 3
 """Times that a candidate is solved again with the memory that its estimate missed."""
 
@@ -99,11 +87,12 @@ class Search:
         self.refused: Counter[str] = Counter()
         self.shortfall: list[Need] = []
         self.unsettled: list[tuple[float, Shape, Freedom]] = []
-        self.solved = 0
-        self.orders: dict[tuple[tuple[int, ...], int], list[tuple[Mesh, int]]] = {}
+        self.solved = self.simulated = 0
         self.best_of_depth: dict[int, float] = {}
         self.mending = Effort(MENDING)
-        self.ideal = ideal_seconds(request)
+        self.far, self.relief = FAR, 0.0
+        self.outline = Outline(request, self.pricer)
+        self.tried: set[tuple[Shape, object]] = set()
         self.device_limit = request.hardware.device.memory - request.workload.memory_headroom
 
     def run(self) -> SearchResult:
@@ -119,15 +108,37 @@ class Search:
         plain = baselines(self.request, self.evaluate)
         found = [row for row in plain.values() if isinstance(row, Ranked) and self.fits(row)]
         incumbent = min((row.timeline.step_time for row in found), default=float("inf"))
-        estimates = self._explore(incumbent)
-        ranked = self._exact(estimates)
         matching = [
             row for row in found if not self.request.pins and expressible(self.request, row.plan)
         ]
+        ranked = self.ranked(incumbent, bool(matching))
         plans = distinct(self.request.graph, [*ranked, *matching])
         if not plans:
             raise nothing_fits(self.request, self.shortfall, self.device_limit, self.refused)
         return self._result(plans, plain, start, SPACE)
+
+    def ranked(self, incumbent: float = float("inf"), known: bool = False) -> list[Ranked]:
+        """Plans that fit, the fastest first.
+
+        Args:
+            incumbent: seconds of a step to beat.
+            known: whether some plan is known to fit; else nothing is left untried.
+        """
+        rows = self._explore(incumbent)
+        found = self._exact(rows)
+        if rows and not (found or known):  # what seemed to fit does not: what is slower may
+            self.far = float("inf")
+            found = self._exact(self._explore(incumbent))
+        for share in RELIEF if self.outline.every else ():
+            if found or known:
+                break
+            self.far, self.relief = float("inf"), share * self.device_limit
+            found = self._exact(self._explore(incumbent))
+        return found
+
+    def _reserve(self, stages: int) -> tuple[float, ...]:
+        """Bytes of every stage that estimates are taken to miss, before any plan is simulated."""
+        return (-self.relief,) * stages
 
     def _only(self, plans: Iterable[Plan], start: float) -> SearchResult:
         """The answer where pins leave no placement open: each plan on its own."""
@@ -151,7 +162,7 @@ class Search:
         best = plans[0].timeline.step_time
         return SearchResult(
             tuple(plans[: max(1, self.request.top)]), plain, self.solved, perf_counter() - start,
-            self.ideal, best / self.ideal - 1.0, space, dict(self.refused),
+            self.outline.ideal, best / self.outline.ideal - 1.0, space, dict(self.refused),
             "candidates allowed" if self._enough else "space explored",
         )  # fmt: skip
 
@@ -162,6 +173,7 @@ class Search:
 
     def evaluate(self, plan: Plan) -> Ranked:
         """Lower and simulate a plan."""
+        self.simulated += len(plan.stages) * plan.schedule.micro_batches
         program = lower(self.request.graph, plan)
         return Ranked(plan, simulate_priced(program, self.pricer))
 
@@ -171,36 +183,24 @@ class Search:
 
     # --- outer space ----------------------------------------------------------------------------
 
-    def bound(self, stages: int, micro_batches: int) -> float:
-        """No candidate of this depth and so many micro-batches is estimated faster."""
-        return self.ideal * (micro_batches + stages - 1) / micro_batches
-
     def _explore(self, incumbent: float) -> list[Solved]:
-        pins = outer_pins(self.request)
-        count, batch = self.request.hardware.count, self.request.workload.global_batch_size
-        pairs = [
-            (self.bound(p, m), p, m)
-            for p in divisors(count)
-            for m in divisors(batch)
-            if pins.stages(p) and pins.micro_batches(m)
-        ]
-        exhaustive = count <= EXHAUSTIVE
+        self.tried.clear()
+        self.unsettled.clear()
         results: list[Solved] = []
         best = incumbent
-        for bound, p, m in sorted(pairs):
-            if bound > SLACK * best:
+        for bound, shapes in self.outline.groups(incumbent, self.engine.least_seconds):
+            if bound >= best:
                 self.refused["slower than the best even without communication"] += 1
                 continue
             if self._enough:
                 break
-            shapes = self._shapes(p, m, every=exhaustive)
             results += self._solve_all(shapes, best)
             best = min([best, *(row.estimate.step_time for row in results)])
-        if not (exhaustive or self._enough):
-            results += self._widen(results, best)
+        if not self._enough:
+            for shapes in self.outline.wider(_ahead(results)):
+                results += self._solve_all(shapes, best)
             best = min([best, *(row.estimate.step_time for row in results)])
-            if count > FINE_ENOUGH:
-                results += self._refine(results, best)
+            results += self._solve_all(self.outline.finer(_ahead(results)), best)
         results += self._settle(results, incumbent)
         return sorted(results, key=lambda row: row.estimate.step_time)
 
@@ -210,67 +210,20 @@ class Search:
         most = self.request.most
         return most is not None and self.solved >= most and bool(self.best_of_depth)
 
-    def _shapes(self, stages: int, micro_batches: int, every: bool) -> list[Shape]:
-        """Meshes for a depth: every one, or the few that follow the machine's levels."""
-        hardware = self.request.hardware
-        devices = hardware.count // stages
-        inner = min(devices, hardware.devices_per_node)
-        natural = {(devices,), (devices // inner, inner), (2, devices // 2), (devices // 2, 2)}
-        shapes = []
-        for sizes in factorisations(devices):
-            if not every and sizes not in natural and sizes != ():
-                continue
-            orders = self._arrangements(sizes, stages)
-            for mesh, stride in orders if every else orders[:1]:
-                for schedule in outer_pins(self.request).schedules:
-                    shapes.append(Shape(stages, mesh, stride, micro_batches, schedule))
-        return shapes
-
-    def _arrangements(self, sizes: tuple[int, ...], stages: int) -> list[tuple[Mesh, int]]:
-        key = (sizes, stages)
-        if key not in self.orders:
-            self.orders[key] = distinct_arrangements(self.pricer, sizes, stages)
-        return self.orders[key]
-
-    def _widen(self, results: Sequence[Solved], best: float) -> list[Solved]:
-        """Every mesh and order for the best few pairs of depth and micro-batches."""
-        pairs: dict[tuple[int, int], None] = {}
-        for row in sorted(results, key=lambda row: row.estimate.step_time):
-            pairs[row.shape.stages, row.shape.micro_batches] = None
-        done = {str(row.shape) for row in results}
-        wider = []
-        for stages, micro_batches in list(pairs)[:WIDENED]:
-            shapes = [
-                shape for shape in self._shapes(stages, micro_batches, every=True)
-                if str(shape) not in done
-            ]  # fmt: skip
-            wider += self._solve_all(shapes, best)
-        return wider
-
-    def _refine(self, results: Sequence[Solved], best: float) -> list[Solved]:
-        """The best meshes with one axis more."""
-        ahead = sorted(results, key=lambda row: row.estimate.step_time)
-        shapes: dict[str, Shape] = {}
-        for row in ahead[:REFINED]:
-            for mesh in refinements(self.request.hardware, row.shape.mesh):
-                if len(mesh.axes) <= AXES:
-                    finer = replace(row.shape, mesh=mesh)
-                    shapes.setdefault(str(finer), finer)
-        return self._solve_all(list(shapes.values())[:FINER], best)
-
     def _solve_all(self, shapes: Iterable[Shape], best: float) -> list[Solved]:
         rows: list[Solved] = []
-        for shape in shapes:
-            degrees = Degrees(shape.stages, shape.mesh.sizes, shape.micro_batches, shape.schedule)
-            for freedom in freedoms(self.request, degrees):
-                # The best of each depth is kept, so that people see what else there is.
-                deep = self.best_of_depth.get(shape.stages, float("inf"))
-                limit = Limit((0.0,) * shape.stages, max(SLACK * best, deep), best)
-                row = self._solve(shape, freedom, limit)
-                if row is not None:
-                    rows.append(row)
-                    best = min(best, row.estimate.step_time)
-                    self.best_of_depth[shape.stages] = min(deep, row.estimate.step_time)
+        for shape, freedom in self.outline.candidates(shapes):
+            if (shape, freedom.key) in self.tried:
+                continue
+            self.tried.add((shape, freedom.key))
+            # The best of each depth is kept, so that people see what else there is.
+            deep = self.best_of_depth.get(shape.stages, float("inf"))
+            bar = max(SLACK * best, min(deep, self.far * best))
+            row = self._solve(shape, freedom, Limit(self._reserve(shape.stages), bar, best))
+            if row is not None:
+                rows.append(row)
+                best = min(best, row.estimate.step_time)
+                self.best_of_depth[shape.stages] = min(deep, row.estimate.step_time)
         return rows
 
     def _solve(self, shape: Shape, freedom: Freedom, limit: Limit) -> Solved | None:
@@ -299,12 +252,12 @@ class Search:
         """The best decisions of candidates whose bound is below the best: first of those that fit,
         the fastest first, then of those of which nothing has fitted so far.
         """
-        effort = Effort(EFFORT[self.request.hardware.count <= EXHAUSTIVE])
+        effort = Effort(max(EFFORT / self.request.hardware.count, LEAST_EFFORT))
         best = min([incumbent, *(row.estimate.step_time for row in results)])
         settled = []
         for row in sorted(results, key=lambda row: row.estimate.step_time):
             if row.bound < best and effort.left > 0:
-                limit = Limit((0.0,) * row.shape.stages, best)
+                limit = Limit(self._reserve(row.shape.stages), best)
                 found = self.engine.settle(row.candidate, row.estimate, effort, limit)
                 if found and found.step_time < row.estimate.step_time:
                     settled.append(replace(row, estimate=found))
@@ -314,7 +267,7 @@ class Search:
             if bound < best and effort.left > 0:
                 chain = self.engine.chain(shape, freedom)
                 assert chain is not None
-                limit = Limit((0.0,) * shape.stages, best)
+                limit = Limit(self._reserve(shape.stages), best)
                 fitting = self.engine.settle((chain, shape, freedom), None, effort, limit)
             if fitting and chain:
                 settled.append(Solved(shape, freedom, chain, fitting, bound))
@@ -331,9 +284,9 @@ class Search:
         depths: set[int] = set()
         best = float("inf")
         for row in rows:
-            far = row.estimate.step_time > FAR * rows[0].estimate.step_time
+            far = row.estimate.step_time > self.far * rows[0].estimate.step_time
             worse = far or row.shape.stages in depths or row.estimate.step_time >= best
-            if len(ranked) >= SIMULATED and worse:
+            if worse and (len(ranked) >= SIMULATED or self.simulated >= ENOUGH):
                 continue
             plan = self.engine.plan(row.chain, row.shape, row.estimate)
             if len(plan.stages) * plan.schedule.micro_batches > LONG and best < float("inf"):
@@ -351,7 +304,7 @@ class Search:
 
     def _mend(self, row: Solved, best: float) -> Ranked | None:
         """The candidate as a plan that fits exactly; the step to beat is the best so far."""
-        reserve = (0.0,) * row.shape.stages
+        reserve = self._reserve(row.shape.stages)
         current: Solved | None = row
         for _ in range(CORRECTIONS + 1):
             if current is None:
@@ -360,7 +313,7 @@ class Search:
             final = self.evaluate(plan)
             if self.fits(final):
                 return final
-            if final.timeline.step_time > FAR * best:  # mending makes it no faster
+            if final.timeline.step_time > self.far * best:  # mending makes it no faster
                 return None
             totals = stage_totals(final.timeline)
             missed = [
@@ -371,11 +324,16 @@ class Search:
             reserve = tuple(max(r, m - framework) for r, m in zip(reserve, missed, strict=True))
             self._note_shortfall(totals)
             estimate = self.engine.solve(*row.candidate, Limit(reserve, float("inf")))
-            if self.mending.left > 0:
+            if self.mending.left > 0 and final.timeline.step_time < best:
                 limit = Limit(reserve, best)
                 estimate = self.engine.settle(row.candidate, estimate, self.mending, limit)
             current = replace(row, estimate=estimate) if estimate else None
         return None
+
+
+def _ahead(rows: Iterable[Solved]) -> list[Shape]:
+    """What was solved, the best estimate first."""
+    return [row.shape for row in sorted(rows, key=lambda row: row.estimate.step_time)]
 
 
 def search(request: Request) -> SearchResult:

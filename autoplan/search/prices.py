@@ -1,14 +1,15 @@
 """Prices as arrays: operators on local sizes, transitions between all layouts of a tensor.
 
 Operators are cached by their *local* sizes, which recur over meshes and batches; transitions by
-mesh and by the divisibility of dims, as (seconds, seconds per byte) of the default route of every
-layout pair.
+mesh and by the divisibility of dims, as the lines of every step of the default route of every
+layout pair: each step is as dear as the least of its lines at the size that moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,9 @@ class OperatorPrices:
         pricer: prices of the machine and stack.
         precision: dtypes.
         extent: global sizes of dims (`b` aside).
+
+    Attributes:
+        columns: seconds per value of a variable, kept for candidates on meshes of the same sizes.
     """
 
     def __init__(self, pricer: Pricer, precision: Precision, extent: Mapping[str, int]) -> None:
@@ -46,6 +50,7 @@ class OperatorPrices:
         self._cache: dict[tuple[str, str, bool], dict[Local, float]] = {}
         self._dims: dict[tuple[str, str], tuple[str, ...]] = {}
         self._element_cache: dict[object, float] = {}
+        self.columns: dict[object, FloatArray] = {}
 
     def dims(self, block: Block, op: Op) -> tuple[str, ...]:
         """The dims that an operator sees, whose local sizes price it."""
@@ -134,6 +139,42 @@ class OperatorPrices:
         return self.pricer.work_seconds(work, ins[0][1])
 
 
+class RoutePrices(NamedTuple):
+    """Prices of the default routes between all layouts.
+
+    Attributes:
+        seconds: of every line of every step, shape (steps, lines, from, to); a route of fewer steps
+            has zeros. On a machine where every price is one line the steps are added up.
+        per_byte: likewise, per byte of the whole tensor.
+    """
+
+    seconds: FloatArray
+    per_byte: FloatArray
+
+    def at(self, rows: NDArray[np.int64], columns: NDArray[np.int64], nbytes: float) -> FloatArray:
+        """Seconds of routes for a tensor of that size, by (from, to) broadcast."""
+        steps, lines, count, _ = self.seconds.shape
+        places = rows * count + columns
+        flat = places.ravel()  # taken from flat tables: much faster than by two indices
+        every = self.seconds.reshape(steps * lines, -1).take(flat, axis=1)
+        every += self.per_byte.reshape(steps * lines, -1).take(flat, axis=1) * nbytes
+        least = every.reshape(steps, lines, -1).min(axis=1)
+        return np.asarray(least.sum(axis=0).reshape(places.shape))
+
+    def line(self, source: int, target: int, nbytes: float) -> tuple[float, float]:
+        """(seconds, seconds per byte) of one route near a size."""
+        every = zip(
+            self.seconds[:, :, source, target].tolist(),
+            self.per_byte[:, :, source, target].tolist(),
+            strict=True,
+        )
+        total, slope = 0.0, 0.0
+        for step in every:
+            seconds, per_byte = min(zip(*step, strict=True), key=lambda x: x[0] + x[1] * nbytes)
+            total, slope = total + seconds, slope + per_byte
+        return total, slope
+
+
 class Transitions:
     """Prices of default routes between all layouts of tensors on one mesh.
 
@@ -144,7 +185,7 @@ class Transitions:
 
     def __init__(self, pricer: Pricer, mesh: Mesh) -> None:
         self.pricer, self.mesh = pricer, mesh
-        self._cache: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._cache: dict[int, RoutePrices] = {}
         self._tables: dict[tuple[tuple[str, ...], tuple[int, ...]], RouteTable] = {}
         self._terms: dict[tuple[str, tuple[int, ...]], Terms] = {}
 
@@ -155,38 +196,51 @@ class Transitions:
             self._tables[key] = route_table(dims, extent, self.mesh.sizes)
         return self._tables[key]
 
-    def terms(self, table: RouteTable) -> tuple[FloatArray, FloatArray]:
-        """[from, to] seconds, and seconds per byte of the tensor; impossible without a route."""
+    def routes(self, table: RouteTable) -> RoutePrices:
+        """Prices by [from, to]; impossible without a route."""
         if id(table) not in self._cache:
             self._cache[id(table)] = self._price(table)
         return self._cache[id(table)]
 
-    def _price(self, table: RouteTable) -> tuple[FloatArray, FloatArray]:
+    def _price(self, table: RouteTable) -> RoutePrices:
+        seconds, per_byte = self._direct(table)
+        following, count = table.following, len(table.following)
+        reached = following >= 0
+        # What has no route says so in a step of its own.
+        missing = np.where(reached | np.eye(count, dtype=bool), 0.0, IMPOSSIBLE)
+        steps = [] if reached.all() else [(np.broadcast_to(missing, seconds.shape), 0.0 * per_byte)]
+        pairs = np.flatnonzero(reached & ~np.eye(count, dtype=bool))
+        hop, targets = pairs // count, pairs % count
+        while len(pairs):  # all pairs take one step along their routes at a time
+            after = following[hop, targets]
+            step = np.zeros_like(seconds), np.zeros_like(per_byte)
+            for made, known in zip(step, (seconds, per_byte), strict=True):
+                flat = known.reshape(len(known), -1)
+                made.reshape(len(made), -1)[:, pairs] = flat.take(hop * count + after, axis=1)
+            steps.append(step)
+            left = after != targets
+            pairs, hop, targets = pairs[left], after[left], targets[left]
+        if not steps:
+            steps = [(np.zeros_like(seconds), np.zeros_like(per_byte))]
+        every = [np.array(part) for part in zip(*steps, strict=True)]
+        if len(seconds) == 1:
+            every = [part.sum(axis=0, keepdims=True) for part in every]
+        return RoutePrices(*every)
+
+    def _direct(self, table: RouteTable) -> tuple[FloatArray, FloatArray]:
+        """[line, from, to] of single steps: seconds, and seconds per byte of the whole tensor."""
         count = len(table.layouts)
-        seconds = np.full((count, count), IMPOSSIBLE)
-        per_byte = np.zeros((count, count))
-        np.fill_diagonal(seconds, 0.0)
-        direct_s, direct_b = seconds.copy(), per_byte.copy()
+        used = {(step.kind, step.axes) for step in table.steps.values()}
+        lines = {key: self._step_terms(*key).lines for key in used}
+        most = 2 if any(long != short for long, short in lines.values()) else 1
+        seconds, per_byte = np.zeros((most, count, count)), np.zeros((most, count, count))
         for (i, j), step in table.steps.items():
-            terms = self._step_terms(step.kind, step.axes)
-            direct_s[i, j], direct_b[i, j] = terms.seconds, terms.seconds_per_byte
+            for number, line in enumerate(lines[step.kind, step.axes][:most]):
+                seconds[number, i, j], per_byte[number, i, j] = line
         split = [[p.kind == "S" for p in layout] for layout in table.layouts]
         ranks = np.array(self.mesh.sizes, dtype=np.float64)
         pieces = np.where(np.array(split, dtype=bool).reshape(count, -1), ranks, 1.0).prod(axis=1)
-        direct_b /= pieces[:, None]
-        following = table.following
-        reached = following >= 0
-        columns = np.broadcast_to(np.arange(count), following.shape)
-        hop = columns.T.copy()
-        seconds[reached], per_byte[reached] = 0.0, 0.0
-        while True:  # all pairs take one step along their routes at a time
-            going = reached & (hop != columns)
-            if not going.any():
-                return seconds, per_byte
-            after = following[hop[going], columns[going]]
-            seconds[going] += direct_s[hop[going], after]
-            per_byte[going] += direct_b[hop[going], after]
-            hop[going] = after
+        return seconds, per_byte / pieces[:, None]
 
     def _step_terms(self, kind: str, axes: tuple[int, ...]) -> Terms:
         """Price of a step, per byte of one rank's input."""
@@ -208,6 +262,5 @@ class Transitions:
             result: (sources, targets).
         """
         dims, extent, width = tensor
-        seconds, per_byte = self.terms(self.table(dims, extent))
-        rows, columns = sources.numbers[:, None], targets.numbers
-        return np.asarray(seconds[rows, columns] + per_byte[rows, columns] * prod(extent) * width)
+        routes = self.routes(self.table(dims, extent))
+        return routes.at(sources.numbers[:, None], targets.numbers, prod(extent) * width)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from autoplan.cost import Pricer
 from autoplan.search.chain import Chain, Pace, Solution, is_layer
+from autoplan.search.effort import Effort
 from autoplan.search.fronts import Limits, search_fronts
 from autoplan.search.hull import Hull, walk
 from autoplan.search.relaxed import Cut, Relaxation, bytes_weights
@@ -30,8 +31,10 @@ BOUNDS = 12
 """Bounds on time that decisions have to keep, where their tables are small."""
 ENTRIES = 4e6
 """Entries of the tables of all bounds at most; beyond, only hulls are walked."""
-KEPT = (64, 512, 512)
-"""Partial assignments kept at once: for a good step, for a better one, in branches."""
+GOOD = 64
+"""Partial assignments kept at once for a good step."""
+GROWTH = (512, 4096, 32768)
+"""The same for all that is between a bound and the best step, more and more."""
 NEAR = 0.005
 """Share of a step between bound and best up to which all in between is looked at."""
 STUCK = 0.02
@@ -40,18 +43,6 @@ BETTER = 1e-10
 """Share of a step that is worth looking for."""
 NEVER = 1e9
 """Seconds that no step takes, where none is known."""
-
-
-@dataclass
-class Effort:
-    """How much may still be done: entries of tables."""
-
-    left: float
-
-    def spend(self, entries: float) -> bool:
-        """Whether there was so much left."""
-        self.left -= entries
-        return self.left >= 0
 
 
 @dataclass(frozen=True)
@@ -159,13 +150,26 @@ class _Candidate:
             relaxed = Relaxation(self.chain, cut, self.pace, self.room, self.pricer, scale)
             node = _Node(self.chain, ())
             hull = self._walk(node, relaxed, effort)
-            if hull and not self._all(node, relaxed, (hull, KEPT[0]), effort):
+            if hull and not self._all(node, relaxed, (hull, GOOD), effort):
                 roots.append((hull.lower, len(roots), node, relaxed, hull))
         for _, _, node, relaxed, hull in sorted(roots, key=lambda root: root[:2]):
             if hull.lower >= self.step * (1.0 - BETTER):
                 break
-            if not self._all(node, relaxed, (hull, KEPT[1]), effort):
+            if not self._grow(node, relaxed, hull, effort):
                 self._split(node, relaxed, hull, effort)
+
+    def _grow(self, node: _Node, relaxed: Relaxation, hull: Hull, effort: Effort) -> bool:
+        """Look at more and more of what is between a bound and the best step, again where a better
+        one leaves less to look at; whether that was everything.
+        """
+        for most in GROWTH:
+            better = True
+            while better:
+                before = self.step
+                if self._all(node, relaxed, (hull, most), effort):
+                    return True
+                better = self.step < before
+        return False
 
     def _split(self, root: _Node, relaxed: Relaxation, hull: Hull, effort: Effort) -> None:
         """Branch and bound, depth first."""
@@ -177,13 +181,15 @@ class _Candidate:
                 continue
             stuck = found.lower <= before * (1.0 + NEAR)
             near = found.lower >= self.step * (1.0 - (STUCK if stuck else NEAR))
-            if not near or not self._all(node, relaxed, (found, KEPT[2]), effort):
+            if not near or not self._all(node, relaxed, (found, GROWTH[0]), effort):
                 nodes += [(half, found.lower) for half in node.halves(found.mixture)]
 
     def _walk(self, node: _Node, relaxed: Relaxation, effort: Effort) -> Hull | None:
         """The bound of a node; None where it is not below the best step, or effort is spent."""
-        if not effort.spend(ROUND * (self.entries + OVERHEAD)):
+        cost = ROUND * (self.entries + OVERHEAD)
+        if not effort.affords(cost):
             return None
+        effort.spend(cost)
         known = [solution for solution in self.pool if node.holds(solution)]
         pool = known or self._first(node)
         if not pool:
@@ -203,16 +209,16 @@ class _Candidate:
     ) -> bool:
         """Look at everything between a bound and the best step; whether it was everything."""
         hull, most = look
-        if self.entries > ENTRIES or not effort.spend(most * self.width):
+        if self.entries > ENTRIES or not effort.affords(most * self.width):
             return False
-        limits = self._limits(node.chain, relaxed, hull, most)
+        limits = self._limits(node.chain, relaxed, hull, most, effort)
         found = search_fronts(node.chain, relaxed, limits, self.step)
         for solution in found.solutions:
             self.met(solution)
         return found.complete
 
     def _limits(
-        self, chain: Chain, relaxed: Relaxation, hull: Hull, most: int
+        self, chain: Chain, relaxed: Relaxation, hull: Hull, most: int, effort: Effort
     ) -> Limits:  # fmt: skip
         bounds = hull.bounds[: min(BOUNDS, int(ENTRIES / self.entries))]
         weights = [bound.weights for bound in bounds]
@@ -224,7 +230,7 @@ class _Candidate:
             assert least is not None
             weights.append(mine)
             room.append(limit - least.objective)
-        return Limits(weights, np.array(room), most)
+        return Limits(weights, np.array(room), most, effort)
 
 
 def settle(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +62,14 @@ class Room:
     layers: Sequence[int] | None = None
     hop: float = 0.0
 
-    def flight(self, pace: Pace) -> list[int]:
+    def flight(self, pace: Pace) -> tuple[int, ...]:
         """Micro-batches that wait for backward, per stage."""
-        each = range(pace.stages)
-        return [in_flight(self.schedule, s, pace.stages, pace.micro_batches) for s in each]
+        return _flight(self.schedule, pace.stages, pace.micro_batches)
+
+
+@cache
+def _flight(schedule: str, stages: int, micro_batches: int) -> tuple[int, ...]:
+    return tuple(in_flight(schedule, s, stages, micro_batches) for s in range(stages))
 
 
 def estimate(

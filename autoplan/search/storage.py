@@ -21,7 +21,7 @@ from autoplan.ir.plan import Stored
 from autoplan.ir.workload import DTYPE_BYTES, Optimizer, Precision
 from autoplan.ops.storing import LEVELS, splittable_axes, stored_at
 from autoplan.ops.updating import Compute, Form, Policy, form_of, recipe
-from autoplan.search.prices import IMPOSSIBLE, OperatorPrices, Transitions
+from autoplan.search.prices import IMPOSSIBLE, OperatorPrices, RoutePrices, Transitions
 from autoplan.search.space import Side
 
 FloatArray = NDArray[np.float64]
@@ -68,9 +68,8 @@ class StorageOptions:
         self.allowed, self.channels = allowed, channels
         self.sizes = transitions.mesh.sizes
         self._rows: dict[object, Rows] = {}
-        self._routes: dict[
-            tuple[str, ...], tuple[dict[Layout, int], FloatArray, FloatArray, float]
-        ] = {}
+        self._routes: dict[tuple[str, ...], tuple[dict[Layout, int], RoutePrices, float]] = {}
+        self._moves: dict[object, tuple[float, float]] = {}
         self._counts: dict[tuple[tuple[str, ...], Layout], float] = {}
         self._updates: dict[object, tuple[float, float, float]] = {}
         self._parameters: dict[tuple[str, str], ParameterPrices] = {}
@@ -95,7 +94,7 @@ class StorageOptions:
         form = form_of(block, name) if name in block.trainable else None
         share = self._share(block, name)
         pairs = zip(used.layouts, raw.layouts, strict=True)
-        table = [self._options(dims, u, r, form) for u, r in pairs]
+        table = [self._options(dims, (u, r), form, share) for u, r in pairs]
         most = max(len(rows) for rows in table)
         values = np.full((len(self.channels), most, len(table)), IMPOSSIBLE)
         accumulate = np.zeros((most, len(table)))
@@ -115,22 +114,32 @@ class StorageOptions:
         }
         return sizes[name] / sum(sizes.values())
 
-    def _options(self, dims: tuple[str, ...], used: Layout, raw: Layout, form: Form | None) -> Rows:
-        """(stored layouts, what scales with bytes, latency) rows; one impossible row if `used` does
-        not divide. Without a form the parameter is frozen.
+    def _options(
+        self, dims: tuple[str, ...], layouts: tuple[Layout, Layout], form: Form | None, share: float
+    ) -> Rows:
+        """(stored layouts, what scales with bytes, latency) rows; one impossible row if the layout
+        in use does not divide. Without a form the parameter is frozen.
+
+        Args:
+            dims: of the parameter.
+            layouts: as the operator uses it, and as backward leaves its gradient.
+            form: of its update.
+            share: of a message that is this parameter's: how long the message is decides which
+                of a price's lines holds.
         """
-        key = (dims, used, raw, form)
+        key = (dims, layouts, form, share)
         if key not in self._rows:
-            self._rows[key] = self._find_options(dims, used, raw, form)
+            self._rows[key] = self._find_options(dims, layouts, form, share)
         return self._rows[key]
 
     def _find_options(
-        self, dims: tuple[str, ...], used: Layout, raw: Layout, form: Form | None
+        self, dims: tuple[str, ...], layouts: tuple[Layout, Layout], form: Form | None, share: float
     ) -> Rows:
+        used, raw = layouts
         if any(self.extent[dim] % split_factor(dim, used, self.sizes) for dim in dims):
             return []
         rows = [
-            (stored, *self._vectors(dims, stored, used, raw, form))
+            (stored, *self._vectors(dims, stored, layouts, form, share))
             for stored in self._stored(dims, used, raw)
         ]
         return [row for row in rows if self.allowed(row[0], used, raw)] or rows[:1]
@@ -146,16 +155,28 @@ class StorageOptions:
         return list(table)
 
     def _route(
-        self, dims: tuple[str, ...], dtype: str, source: Layout, target: Layout
+        self, dims: tuple[str, ...], dtype: str, ends: tuple[Layout, Layout], share: float
     ) -> tuple[float, float]:
-        """(seconds that scale with bytes, latency) of a route."""
+        """(seconds that scale with bytes, latency of the message) of a route between two layouts.
+
+        The other parameters of the message are taken to move as this one does.
+        """
+        key = (dims, dtype, ends, share)
+        if key not in self._moves:
+            self._moves[key] = self._find_route(*key)
+        return self._moves[key]
+
+    def _find_route(
+        self, dims: tuple[str, ...], dtype: str, ends: tuple[Layout, Layout], share: float
+    ) -> tuple[float, float]:
         if dims not in self._routes:
             extent = tuple(self.extent[dim] for dim in dims)
             table = self.transitions.table(dims, extent)
-            self._routes[dims] = (table.number, *self.transitions.terms(table), float(prod(extent)))
-        number, seconds, per_byte, elements = self._routes[dims]
-        i, j = number[source], number[target]
-        return float(per_byte[i, j]) * elements * DTYPE_BYTES[dtype], float(seconds[i, j])
+            self._routes[dims] = table.number, self.transitions.routes(table), float(prod(extent))
+        number, routes, elements = self._routes[dims]
+        nbytes = elements * DTYPE_BYTES[dtype]
+        seconds, per_byte = routes.line(number[ends[0]], number[ends[1]], nbytes / share)
+        return per_byte * nbytes, seconds
 
     def _elements(self, dims: tuple[str, ...], layout: Layout) -> float:
         key = (dims, layout)
@@ -166,8 +187,10 @@ class StorageOptions:
         return self._counts[key]
 
     def _vectors(
-        self, dims: tuple[str, ...], stored: Stored, used: Layout, raw: Layout, form: Form | None
-    ) -> tuple[FloatArray, FloatArray]:
+        self, dims: tuple[str, ...], stored: Stored, layouts: tuple[Layout, Layout],
+        form: Form | None, share: float,
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        used, raw = layouts
         vector, latency = np.zeros(len(self.channels)), np.zeros(len(self.channels))
         precision = self.precision
 
@@ -180,10 +203,10 @@ class StorageOptions:
                 cast = self._cast(dims, source, "gradient", "reduce")
                 back = self._cast(dims, target, "reduce", "gradient")
                 add(channel, (cast + back, 0.0))
-                add(channel, self._route(dims, precision.reduce, source, target))
+                add(channel, self._route(dims, precision.reduce, (source, target), share))
 
         read = precision.read("parameter")
-        gather = self._route(dims, read, stored.parameter, used)
+        gather = self._route(dims, read, (stored.parameter, used), share)
         cast = self._cast(dims, stored.parameter, "parameter", "compute")
         channels = ("WF", "WB") if form else ("WF",)
         for channel in channels:
@@ -192,9 +215,10 @@ class StorageOptions:
         if form:
             reduce("WB", raw, stored.gradient)
             reduce("OK", stored.gradient, stored.optimizer)
-            add("ON", self._route(dims, precision.parameter, stored.parameter, stored.optimizer))
-            add("ON", self._route(dims, precision.parameter, stored.optimizer, stored.parameter))
-            held += self._training(dims, stored, form, (vector, latency))
+            ends = stored.parameter, stored.optimizer
+            add("ON", self._route(dims, precision.parameter, ends, share))
+            add("ON", self._route(dims, precision.parameter, ends[::-1], share))
+            held += self._training((dims, stored, form, share), (vector, latency))
         vector[self.channels["MW"]] = held
         return vector, latency
 
@@ -212,13 +236,14 @@ class StorageOptions:
         return self.prices.on_elements("accumulate", [total] * 2, [total])
 
     def _training(
-        self, dims: tuple[str, ...], stored: Stored, form: Form,
+        self, what: tuple[tuple[str, ...], Stored, Form, float],
         totals: tuple[FloatArray, FloatArray],
     ) -> float:  # fmt: skip
         """Adds norm and update; returns bytes of gradient and optimizer state."""
-        key = (dims, form, stored.optimizer)
+        dims, stored, form, share = what
+        key = (dims, form, stored.optimizer, share)
         if key not in self._updates:
-            self._updates[key] = self._update(dims, form, stored.optimizer)
+            self._updates[key] = self._update(dims, form, stored.optimizer, share)
         scaling, latency, held = self._updates[key]
         totals[0][self.channels["ON"]] += scaling
         totals[1][self.channels["ON"]] += latency
@@ -226,7 +251,7 @@ class StorageOptions:
         return gradient * DTYPE_BYTES[self.precision.gradient] + held
 
     def _update(
-        self, dims: tuple[str, ...], form: Form, layout: Layout
+        self, dims: tuple[str, ...], form: Form, layout: Layout, share: float
     ) -> tuple[float, float, float]:
         """(seconds that scale with bytes, latency, bytes of state) of a shard's norm and update."""
         precision, prices = self.precision, self.prices
@@ -241,7 +266,7 @@ class StorageOptions:
                 scaling += prices.updating(step, self.sizes)
             else:
                 piece = step.piece
-                route = self._route(piece.dims, piece.dtype, piece.layout, step.target)
+                route = self._route(piece.dims, piece.dtype, (piece.layout, step.target), share)
                 scaling += route[0]
                 latency += route[1]
         states = (piece.register(self.sizes, self.extent) for piece in made.states)

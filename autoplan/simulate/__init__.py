@@ -19,8 +19,17 @@ of `pipeline` says; no makespan is below the critical path or the work of a stre
 without contention is never slower than not overlapping.
 """
 
-from autoplan.simulate.account import Account, account
+from autoplan.simulate.account import Account, account, state_bytes
 from autoplan.simulate.engine import Outcome, run
-from autoplan.simulate.step import simulate, simulate_priced
+from autoplan.simulate.step import memory_parts, simulate, simulate_priced
 
-__all__ = ["Account", "Outcome", "account", "run", "simulate", "simulate_priced"]
+__all__ = [
+    "Account",
+    "Outcome",
+    "account",
+    "memory_parts",
+    "run",
+    "simulate",
+    "simulate_priced",
+    "state_bytes",
+]

@@ -86,7 +86,9 @@ class CallTable:
     def stage(self, stage: StageProgram) -> dict[str, Call]:
         """Segment key -> call."""
         kinds = {action.segment: action.kind for action in stage.actions if action.segment}
-        beside = {key for key, kind in kinds.items() if kind in self.pricer.beside}
+        beside = {
+            key for key, kind in kinds.items() if self.pricer.runs_beside(kind, stage.segments[key])
+        }
         stands_for = _representatives(stage, beside)
         crossed = _crosses(stage, kinds)
         calls = {}
@@ -117,7 +119,7 @@ class CallTable:
             floor = self.pricer.layer_floor(kind == "B")
             if crossed:
                 mesh, groups = stage.mesh, self.program.groups
-                floor = max(floor, self.pricer.crossed_floor(segment, mesh, groups, kind == "B"))
+                floor += self.pricer.crossed_floor(segment, mesh, groups, kind == "B")
             seconds["compute"] += max(0.0, floor - total)
             total = max(total, floor)
         return total, tuple((what, taken / total) for what, taken in seconds.items() if taken)

@@ -7,7 +7,7 @@ from math import ceil
 
 from autoplan.cost import Beside, Pricer, estimated_lines
 from autoplan.ir.machine import Hardware, Stack
-from autoplan.ir.program import Program, StageProgram
+from autoplan.ir.program import COLLECTIVES, Program, StageProgram
 from autoplan.ir.timeline import Timeline
 from autoplan.simulate.account import Account, account, load_bytes, state_bytes
 from autoplan.simulate.calls import KINDS
@@ -64,14 +64,62 @@ def _mean(stages: Sequence[Mapping[str, float]], devices: Sequence[int]) -> Mapp
     }
 
 
+def memory_parts(program: Program, pricer: Pricer) -> tuple[tuple[Mapping[str, int], Beside], ...]:
+    """What every stage's memory is worked out from: the counted lines, and what is beside them.
+
+    Neither depends on a constant of the stack, so `cost.estimated_lines` gives the account of the
+    same Program under other constants without counting again.
+    """
+    accounts = [(stage, account(stage)) for stage in program.stages]
+    return tuple((counted.lines, _beside(stage, counted, pricer)) for stage, counted in accounts)
+
+
 def _memory(stage: StageProgram, counted: Account, pricer: Pricer) -> Mapping[str, int]:
     """All lines of the memory account at the peak."""
-    beside = Beside(
+    beside = _beside(stage, counted, pricer)
+    return {**counted.lines, **estimated_lines(counted.lines, beside, pricer.stack)}
+
+
+def _beside(stage: StageProgram, counted: Account, pricer: Pricer) -> Beside:
+    return Beside(
         workspace=max(map(pricer.segment_workspace, stage.segments.values()), default=0),
         scores=_scores(stage, counted.in_flight, pricer),
         gradients=counted.gradients,
+        gathered=counted.in_flight * _gathered(stage),
+        exchanged=_exchanged(stage),
     )
-    return {**counted.lines, **estimated_lines(counted.lines, beside, pricer.stack)}
+
+
+def _gathered(stage: StageProgram) -> int:
+    """Bytes that the forward pass of a micro-batch gathers of what it keeps in shards."""
+    found = 0
+    for segment in {a.segment for a in stage.actions if a.kind == "F"}:
+        code, registers = stage.segments[segment].code, stage.segments[segment].registers
+        kept = {
+            formal.register for formal in stage.segments[segment].formals if formal.intent == "out"
+        }
+        calls = sum(
+            a.segment == segment and a.kind == "F" and a.micro_batch == 0 for a in stage.actions
+        )
+        found += calls * sum(
+            registers[out].nbytes
+            for instr in code
+            if instr.op == "all_gather" and kept.intersection(instr.ins)
+            for out in instr.outs
+        )
+    return found
+
+
+def _exchanged(stage: StageProgram) -> int:
+    """Bytes of gradients that enter collectives after backward."""
+    return sum(
+        stage.segments[action.segment].registers[register].nbytes
+        for action in stage.actions
+        if action.kind == "REDUCE" and action.segment
+        for instr in stage.segments[action.segment].code
+        if instr.op in COLLECTIVES
+        for register in instr.ins
+    )
 
 
 def _scores(stage: StageProgram, in_flight: int, pricer: Pricer) -> int:

@@ -4,8 +4,10 @@
     evaluate    that, priced by the ordinary path: Plan, Program, simulation
     standing    which runs are judged, together with which, and which apart
     score       errors, fits, order, regret, coverage;  statistics: how these are counted
-    calibrate   constants that explain runs best, which of them the runs can tell, and how far off
-                runs are whose model was left out
+    knobs       which constants may be fitted, how far, and where in a profile they are
+    samples     runs lowered once: step times, peaks of memory, and whether they fitted
+    calibrate   constants that explain samples best, and which of them these can tell
+    folds       how far off runs are that nothing was fitted to: models, sources, software
     campaign    plans sampled, predicted, then run here
     measure/    a machine measured -> a hardware profile
 

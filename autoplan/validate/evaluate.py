@@ -18,8 +18,9 @@ from autoplan.ir.program import Program
 from autoplan.ir.record import Record
 from autoplan.lower import lower
 from autoplan.presets import build_plan
-from autoplan.simulate import simulate_priced
+from autoplan.simulate import simulate_priced, state_bytes
 from autoplan.validate.express import Case, express
+from autoplan.validate.standing import printed_peak
 
 BATCH = 8
 """Records handed to a worker at once: a second's work."""
@@ -37,6 +38,7 @@ class Prediction:
         interval: seconds between which it is believed to lie, for 80 % of runs.
         peaks: bytes at the peak of each stage.
         lines: the memory account of the first stage, whose rank writes the log.
+        printed: bytes that the record's source would print as its peak.
         capacity: bytes of a device.
         assumed: what the record did not say.
         refusal: why there is no prediction, or "".
@@ -49,6 +51,7 @@ class Prediction:
     interval: tuple[float, float] | None = None
     peaks: tuple[int, ...] = ()
     lines: Mapping[str, int] | None = None
+    printed: int = 0
     capacity: int = 0
     assumed: tuple[str, ...] = ()
     refusal: str = ""
@@ -84,9 +87,15 @@ def predict_program(case: Case, program: Program) -> Prediction:
         breakdown=dict(timeline.breakdown),
         peaks=tuple(sum(lines.values()) for lines in timeline.peak_memory),
         lines=dict(timeline.peak_memory[0]),
+        printed=printed_peak(case.record, timeline.peak_memory, made_states(program)),
         capacity=case.hardware.device.memory,
         assumed=case.assumed,
     )
+
+
+def made_states(program: Program) -> list[int]:
+    """Bytes of each stage that the optimizer makes in its first step."""
+    return [state_bytes(stage, ("state",)) for stage in program.stages]
 
 
 def measured_seconds(case: Case) -> float | None:

@@ -4,7 +4,7 @@ Every record is told once: it counts for its source, or is set apart with a rema
 expressed for a reason. Sources weigh alike among all, however many runs they recorded.
 
     step time     predicted/measured - 1
-    memory        the same, of the fullest stage's peak, or of the first's where its rank tells
+    memory        the same, of the peak as the source counts it (`standing.printed_peak`)
     fit           of the runs that ran or ended out of memory: was that predicted?
     order         within a group of alternatives: rank correlation, pairs, regret of the best
     intervals     the share of measurements inside
@@ -20,7 +20,6 @@ from autoplan.ir.record import Record
 from autoplan.units import GIB
 from autoplan.validate.evaluate import Prediction
 from autoplan.validate.standing import (
-    FIRST_STAGE,
     IN_FULL,
     UNWEIGHTED,
     group_of,
@@ -72,11 +71,9 @@ class Judged:
     def memory_error(self) -> float | None:
         """Of the peak that the source prints, or None where none was measured or predicted."""
         measured = self.record.measured.peak_mem_gib
-        if measured is None or not self.prediction.peaks:
+        if measured is None or not self.prediction.printed:
             return None
-        peaks = self.prediction.peaks
-        peak = peaks[0] if self.source in FIRST_STAGE else max(peaks)
-        return peak / (measured * GIB) - 1
+        return self.prediction.printed / (measured * GIB) - 1
 
     @property
     def times(self) -> tuple[float, float] | None:

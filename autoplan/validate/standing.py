@@ -11,7 +11,7 @@ known (`UNUSABLE`), or it is known to have measured something else than its conf
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.ir.record import Record
@@ -28,8 +28,23 @@ UNWEIGHTED = {
 """Source -> why it has no weight among all sources."""
 FIRST_STAGE = {
     "nanotron": "peaks follow the first stage, and contradict the largest: rank 0 writes the log",
+    "infini": "the log line of rank 0",
 }
 """Source -> why its memory is that of the first stage; elsewhere it is the fullest device's."""
+ALLOCATED, RESERVED = ("allocator", "framework"), ("framework",)
+NOT_PRINTED: Mapping[str, tuple[str, ...]] = {
+    "alpa": ALLOCATED, "infini": ALLOCATED, "paddlenlp": ALLOCATED,
+    "torchtitan": RESERVED, "nanotron": RESERVED,
+}  # fmt: skip
+"""Source -> lines of the memory account that its number leaves out.
+
+Source: Alpa prints the most that was allocated, as does the Megatron-LM log of infini; PaddleNLP
+says the same, and that devices use 2-3 GB more; torchtitan prints the most that was reserved;
+nanotron's counter is PyTorch's, reserved or allocated. No such counter knows of the context and of
+communicators.
+"""
+FIRST_STEP = {"infini": "printed after one iteration, whose peak is before Adam makes its moments"}
+"""Source -> why its number is without the states that the optimizer makes in its first step."""
 STALL_SLOT_S, STALL_MFU = 0.45, 0.2
 """[empirical] A pipeline slot that takes this long at no MFU, and the MFU from which it may."""
 NODE = 8
@@ -101,6 +116,23 @@ def source_of(record: Record) -> str:
     if not dash or first.isdigit():
         return record.source[:SHORT].strip()
     return numbered[1] if numbered else first
+
+
+def printed_peak(record: Record, stages: Sequence[Mapping[str, int]], states: Sequence[int]) -> int:
+    """Bytes that a record's source would print.
+
+    Args:
+        record: of that source.
+        stages: memory account of each.
+        states: bytes of each that the optimizer makes in its first step.
+    """
+    source = source_of(record)
+    left_out = NOT_PRINTED.get(source, ())
+    peaks = [
+        sum(n for line, n in lines.items() if line not in left_out) - made * (source in FIRST_STEP)
+        for lines, made in zip(stages, states, strict=True)
+    ]
+    return peaks[0] if source in FIRST_STAGE else max(peaks)
 
 
 def group_of(record: Record) -> Hashable:

@@ -132,7 +132,7 @@ class _Stage:
         entry = row.collectives.setdefault((instr.op, axes, level, nbytes), [0, 0.0])
         entry[0] += count
         entry[1] += seconds
-        latency = count * self._latency(instr)
+        latency = count * self._latency(instr, nbytes)
         row.causes[f"latency of {level}"] += latency
         row.causes[f"bandwidth of {level}"] += seconds - latency
 
@@ -146,11 +146,13 @@ class _Stage:
         level = next(x.name for x in reversed(self.plan.hardware.levels) if x.name in names)
         return " x ".join(f"{axis.name}:{axis.size}" for axis in chosen), level
 
-    def _latency(self, instr: Instr) -> float:
+    def _latency(self, instr: Instr, nbytes: int) -> float:
         axes = instr.attr("axes")
         if isinstance(axes, str):
-            return self.pricer.group_terms(instr.op, self.program.groups[axes]).seconds
-        return self.pricer.mesh_terms(instr.op, axes, self.stage.mesh).seconds
+            terms = self.pricer.group_terms(instr.op, self.program.groups[axes])
+        else:
+            terms = self.pricer.mesh_terms(instr.op, axes, self.stage.mesh)
+        return terms.line(nbytes).seconds
 
     def _work_causes(self, instr: Instr, segment: Segment) -> Iterator[tuple[str, float]]:
         """What bounds a computing instruction, with its share of the time."""

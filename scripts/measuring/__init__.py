@@ -8,6 +8,7 @@
     namespaces   two nodes of this machine, joined by a link of known bandwidth
     visits       what a plan's visits measured
     runs         measured rows as recorded runs
+    fitted       the machine that explains measured rows best
     scores       predictions against measurements
 
 The shuffled rounds and what is made of disturbed ones are `autoplan.validate.campaign`.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from autoplan.ir.timeline import Span
 from autoplan.units import format_seconds
+from autoplan.validate.campaign import Visit
 
 PLACE = re.compile(r" [im]\d+")
 """Of an action's text: which block and micro-batch it is for."""
@@ -118,4 +119,7 @@ def _predicted(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _kinds_of(row: Mapping[str, Any]) -> Parts:
     measured = row["measured"]
     found = {name: Part(*pair) for name, pair in measured["parts"].items()}
-    return by_kind(found, measured["step_time_s"])
+    # Parts are means over steps, so their sum is compared with the mean step, not the median.
+    visits = [Visit(tuple(one["seconds"]), one["elsewhere"]) for one in measured["visits"]]
+    used = [visit.seconds for visit in visits if visit.disturbed == measured["disturbed"]]
+    return by_kind(found, mean(map(mean, used)))

@@ -14,8 +14,9 @@ from typing import Any
 from autoplan.errors import InputError
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.plan import parse_plan
-from autoplan.files.stack import load_stack
+from autoplan.files.stack import dump_stack, load_stack, stack_digest
 from autoplan.files.text import write_json
+from autoplan.ir.plan import Plan
 from autoplan.presets.pins import LATER, PARSERS
 from autoplan.workflow import (
     Options,
@@ -89,6 +90,14 @@ def row_of(number: int, case: Case, priced: Priced) -> Row:
     }
 
 
+def plan_of(row: Row) -> Plan:
+    """The plan of a row, with its stack as it is today: what a stack may say grows."""
+    stack = load_stack(row["plan"]["stack"]["reference"], (*PARSERS, *sorted(LATER)))
+    today = {"embedded": dump_stack(stack), "digest": stack_digest(stack)}
+    document = {**row["plan"], "stack": {**row["plan"]["stack"], **today}}
+    return parse_plan(document, row["id"]).plan
+
+
 def repriced(row: Row, profile: str | None) -> Row:
     """A row with its plan priced by the costs of today.
 
@@ -96,11 +105,9 @@ def repriced(row: Row, profile: str | None) -> Row:
         row: as `row_of` made it.
         profile: of the machine, or None for the one in the plan.
     """
-    plan = parse_plan(row["plan"], row["id"]).plan
+    plan = plan_of(row)
     if profile is not None:
         plan = replace(plan, hardware=load_hardware(f"{profile}:{row['ranks']}"))
-    stack = load_stack(plan.stack.name, (*PARSERS, *sorted(LATER)))
-    plan = replace(plan, stack=stack)
     priced = price_plan(step_graph(plan.model, plan.workload), plan, spans=True)
     sizes = [stage.mesh.size for stage in plan.stages]
     return {

@@ -40,6 +40,7 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "llama-deep": llama(128, 12, (4, 4), 352, 2048),
     "llama-mid": llama(256, 6, (8, 4), 704, 4096),
     "gpt-mid": gpt2(384, 6, 8, 4096),
+    "llama-slim": llama(128, 4, (4, 4), 352, 512),
 }
 
 
@@ -135,7 +136,8 @@ def device_strata(device: str) -> Mapping[str, list[Case]]:
     }
 
 
-NAMESPACE_WORKLOAD = ("llama-mid", 8, 128)
+NAMESPACE_WORKLOAD = ("llama-slim", 8, 128)
+"""Narrow, so that there is little to compute for what is to communicate."""
 NAMESPACE_KINDS = (
     "dp=4,zero=0", "dp=4,zero=1", "dp=4,zero=3",
     "dp=2,tp=2,order=tp-dp", "dp=2,tp=2,order=dp-tp", "tp=4", "tp=2,tp2=2",

@@ -1,9 +1,11 @@
-"""Laws: geometry by brute force; monotone; no algorithm beats the price; published bandwidths."""
+"""Laws: geometry by brute force; monotone on every machine; no algorithm beats the price."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,15 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.cost.collectives import (
+    NOTHING,
+    Geometry,
     Terms,
     collective_terms,
     crossed_level,
+    direct_line,
     group_geometry,
-    hierarchical_terms,
+    hierarchical_line,
     mesh_groups,
-    ring_terms,
+    process_line,
+    ring_line,
     transfer_terms,
 )
+from autoplan.files.data import bundled_names
 from autoplan.files.machine_spec import load_hardware
 from autoplan.ir.layout import Axis, Mesh
 from autoplan.ir.machine import Hardware, Level
@@ -68,7 +75,7 @@ def test_geometry_counts_what_a_person_counts(mesh: Mesh, axes: tuple[int, ...])
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_group_of_one_costs_nothing(kind: str) -> None:
-    assert terms(kind, Mesh(()), cluster(), ()) == (0.0, 0.0)
+    assert terms(kind, Mesh(()), cluster(), ()) == NOTHING
 
 
 def test_the_usual_counts_on_one_level() -> None:
@@ -77,7 +84,7 @@ def test_the_usual_counts_on_one_level() -> None:
     for kind, volume in expected.items():
         steps = 14 if kind == "all_reduce" else 7
         price = terms(kind, line(8), cluster())
-        assert price == pytest.approx((steps * 1e-6, volume / 200e9))
+        assert price == pytest.approx(Terms(steps * 1e-6, volume / 200e9))
 
 
 def test_the_input_of_an_all_gather_is_a_part_that_of_a_reduce_scatter_the_whole() -> None:
@@ -100,7 +107,7 @@ def test_nics_are_shared_and_aggregate(
     stride: int, size: int, level: Level, per_node: float
 ) -> None:
     hardware = cluster(FAST, level)
-    ring = ring_terms(group_geometry(mesh_groups(line(size, stride), (0,)), hardware), hardware)
+    ring = ring_line(group_geometry(mesh_groups(line(size, stride), (0,)), hardware), hardware)
     assert ring.seconds_per_byte == pytest.approx((size - 1) / size / per_node)
 
 
@@ -119,8 +126,8 @@ def test_never_dearer_than_an_algorithm(mesh: Mesh, axes: tuple[int, ...], level
     hardware = cluster(FAST, level)
     geometry = group_geometry(mesh_groups(mesh, axes), hardware)
     price = collective_terms("reduce_scatter", geometry, hardware)
-    ring = ring_terms(geometry, hardware)
-    levels = hierarchical_terms(geometry, hardware)
+    ring = ring_line(geometry, hardware)
+    levels = hierarchical_line(geometry, hardware)
     assert levels.seconds <= ring.seconds
     for nbytes in (0.0, 1e3, 1e6, 1e9):
         assert price.of(nbytes) <= ring.of(nbytes)
@@ -129,8 +136,8 @@ def test_never_dearer_than_an_algorithm(mesh: Mesh, axes: tuple[int, ...], level
 
 def test_one_level_is_one_algorithm() -> None:
     geometry = group_geometry(mesh_groups(line(8), (0,)), cluster())
-    levels = hierarchical_terms(geometry, cluster())
-    assert ring_terms(geometry, cluster()) == pytest.approx(levels)
+    levels = hierarchical_line(geometry, cluster())
+    assert ring_line(geometry, cluster()) == pytest.approx(levels)
 
 
 def test_trees_make_latency_across_nodes_logarithmic() -> None:
@@ -194,38 +201,116 @@ def test_transfers_cross_the_lowest_level_that_joins_both() -> None:
     hardware = cluster(FAST, SHARED_NIC)
     assert crossed_level(1, 7, hardware) == 0
     assert crossed_level(7, 8, hardware) == 1
-    assert transfer_terms(3, 3, hardware) == (0.0, 0.0)
-    assert transfer_terms(1, 7, hardware) == pytest.approx((1e-6, 1 / 200e9))
+    assert transfer_terms(3, 3, hardware) == NOTHING
+    assert transfer_terms(1, 7, hardware) == pytest.approx(Terms(1e-6, 1 / 200e9))
 
 
 @pytest.mark.parametrize(("concurrent", "share"), [(None, 8), (1, 1), (4, 4), (8, 8), (20, 8)])
 def test_devices_that_send_together_share_the_nic(concurrent: int | None, share: int) -> None:
     price = transfer_terms(0, 8, cluster(FAST, SHARED_NIC), concurrent)
-    assert price == pytest.approx((10e-6, share / 25e9))
+    assert price == pytest.approx(Terms(10e-6, share / 25e9))
 
 
-AZURE_A100 = {64: 167.0, 256: 214.0, 1024: 228.0, 8192: 231.6}
-"""MiB -> bus GB/s of an 8-device all-reduce. Source: Azure AI-benchmarking-guide, A100."""
-VTRAIN_A100 = {64: 202.5, 256: 217.0, 1000: 229.0}
-"""MB -> bus GB/s. Source: NCCL look-up tables of VIA-Research/vTrain, A100."""
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "published"),
-    [(mib << 20, rate) for mib, rate in AZURE_A100.items()]
-    + [(mb * 10**6, rate) for mb, rate in VTRAIN_A100.items()],
+PROTOCOLS = replace(
+    FAST, latency=3e-6, start=50e-6, short_share=0.5, short_start=15e-6, short_latency=1e-6
 )
-def test_published_all_reduce_on_eight_a100(nbytes: int, published: float) -> None:
-    hardware = load_hardware("a100-80g:8")
-    seconds = terms("all_reduce", line(8), hardware).of(nbytes)
-    bus = 2 * 7 / 8 * nbytes / seconds / 1e9
-    assert bus == pytest.approx(published, rel=0.15)
 
 
-def test_published_all_reduce_across_nodes() -> None:
-    """4 nodes of 8 with 100 GB/s a node reach 91-98 GB/s at 32 MiB and over (stas00)."""
-    slow_nics = {"levels.node.bandwidth": "12.5GB/s"}
-    hardware = load_hardware("a100-80g:4x8", slow_nics)
-    nbytes = 1 << 30
-    seconds = terms("all_reduce", line(32), hardware).of(nbytes)
-    assert 2 * 31 / 32 * nbytes / seconds / 1e9 == pytest.approx(95, rel=0.15)
+def test_a_price_is_the_least_of_two_lines_and_concave() -> None:
+    price = terms("all_reduce", line(8), cluster(PROTOCOLS))
+    assert price.seconds == pytest.approx(2 * (50e-6 + 7 * 3e-6))
+    assert price.short_seconds == pytest.approx(2 * (15e-6 + 7 * 1e-6))
+    assert price.short_seconds_per_byte == pytest.approx(2 * price.seconds_per_byte)
+    sizes = np.array([1 << shift for shift in range(31)], dtype=float)
+    seconds = np.array([price.of(size) for size in sizes])
+    long, short = (np.array([one.of(size) for size in sizes]) for one in price.lines)
+    assert (seconds == np.minimum(long, short)).all()
+    assert (np.diff(np.diff(seconds) / np.diff(sizes)) <= 1e-20).all()
+    assert price.line(1.0) == price.lines[1]
+    assert price.line(1e9) == price.lines[0]
+
+
+def test_without_a_protocol_of_short_messages_a_price_is_one_line() -> None:
+    price = terms("all_reduce", line(8), cluster(replace(PROTOCOLS, short_share=0.0)))
+    assert price.lines[0] == price.lines[1]
+
+
+def test_a_level_without_such_a_protocol_slows_one_that_has_it() -> None:
+    """A group over both pays the start of the slower level once a pass, and steps of either."""
+    slow = replace(OWN_NIC, start=80e-6)
+    price = terms("all_gather", line(16), cluster(PROTOCOLS, slow))
+    assert price.short_seconds == pytest.approx(80e-6 + 7 * 1e-6 + 10e-6)
+    assert price.seconds == pytest.approx(80e-6 + 7 * 3e-6 + 10e-6)
+
+
+def test_a_switch_that_reduces_takes_every_operand_once() -> None:
+    """Whatever the group; a ring that moves less is still taken, and gathers have no help."""
+    helped = cluster(replace(FAST, in_switch=0.8))
+    for ranks in (4, 8):
+        price = terms("all_reduce", line(ranks), helped)
+        assert price.seconds_per_byte == pytest.approx(1 / (0.8 * 200e9))
+    for kind, ranks in (("all_reduce", 2), ("all_gather", 8), ("reduce_scatter", 8)):
+        assert terms(kind, line(ranks), helped) == terms(kind, line(ranks), cluster())
+
+
+# --- shipped machines -----------------------------------------------------------------------------
+
+MACHINES = tuple(name for name in bundled_names("hardware_profiles") if name != "cpu-host")
+ALGORITHMS: dict[str, Callable[[Geometry, Hardware], Terms]] = {
+    "ring": lambda g, h: Terms(*ring_line(g, h), *ring_line(g, h, True)),
+    "levels": lambda g, h: Terms(*hierarchical_line(g, h), *hierarchical_line(g, h, short=True)),
+    "tree": lambda g, h: Terms(
+        *hierarchical_line(g, h, True), *hierarchical_line(g, h, True, True)
+    ),
+    "direct": lambda g, h: Terms(*direct_line(g, h), *direct_line(g, h, True)),
+    "processes": lambda g, h: Terms(
+        *process_line("all_reduce", g, h), *process_line("all_reduce", g, h, True)
+    ),
+    **{kind: lambda g, h, kind=kind: collective_terms(kind, g, h) for kind in KINDS},
+}
+BYTES = (0.0, 1.0, 1e3, 1e5, 1e6, 1e7, 1e8, 1e9, 1e11)
+
+
+def nested(hardware: Hardware) -> list[list[Geometry]]:
+    """Chains of groups, each of which holds the one before."""
+    chains = []
+    for stride in hardware.spans[:-1]:
+        count, chain = 2, []
+        while count * stride <= hardware.count:
+            chain.append(group_geometry(mesh_groups(line(count, stride), (0,)), hardware))
+            count *= 2
+        chains.append(chain)
+    return chains
+
+
+@pytest.mark.parametrize("name", [*MACHINES, "cpu-host:8"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_shipped_machines_are_monotone_in_bytes_ranks_and_links(name: str, algorithm: str) -> None:
+    """But for ranks on a full mesh: each brings links of its own, so that a whole moves sooner."""
+    hardware, price = load_hardware(name), ALGORITHMS[algorithm]
+    meshed = [index for index, level in enumerate(hardware.levels) if level.mesh]
+    for chain in nested(hardware):
+        before: list[float] = []
+        for geometry in chain:
+            here = price(geometry, hardware)
+            seconds = [here.of(size) for size in BYTES]
+            assert all(one <= two for one, two in pairwise(seconds))
+            if not any(geometry.levels[index].fan > 1 for index in meshed):
+                assert all(one <= two * EVEN for one, two in zip(before, seconds, strict=False))
+                before = seconds
+            for index in range(len(hardware.levels)):
+                for key in ("bandwidth", "latency", "start", "short_latency", "short_start"):
+                    better = price(geometry, quicker(hardware, index, key))
+                    assert all(better.of(b) <= s for b, s in zip(BYTES, seconds, strict=True))
+
+
+EVEN = 1.0 + 1e-12
+"""Two sums of the same terms in another order."""
+
+
+def quicker(hardware: Hardware, index: int, key: str) -> Hardware:
+    """The machine with one number of a level twice as good."""
+    levels = list(hardware.levels)
+    value = getattr(levels[index], key)
+    levels[index] = replace(levels[index], **{key: 2 * value if key == "bandwidth" else value / 2})
+    return replace(hardware, levels=tuple(levels))

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.cost import Processor
+from autoplan.cost.compute import core_slowdown
 from autoplan.errors import InputError
 from autoplan.ops import Work
-from tests.cost.machines import DEVICE, HOST, STACK, cluster
+from tests.cost.machines import DEVICE, FAST, HOST, OWN_NIC, STACK, cluster
 
 PROCESSOR = Processor(cluster(), STACK)
 KINDS = ("matmul", "attention", "pointwise", "optimizer")
@@ -102,13 +103,27 @@ def test_tables_have_the_bits_of_single_prices(rows: list[tuple[Work, str]]) -> 
     assert table.tolist() == [PROCESSOR.work_seconds(w, d) for w, d in rows]
 
 
-@pytest.mark.parametrize(("cores", "slowdown"), [(2, 64.0), (128, 1.0), (256, 1.0)])
-def test_ranks_share_the_cores_of_a_host(cores: int, slowdown: float) -> None:
+@pytest.mark.parametrize(("cores", "slowdown"), [(2, 4.0), (8, 1.0), (256, 1.0)])
+def test_ranks_share_the_cores_of_their_host(cores: int, slowdown: float) -> None:
+    """A node has eight devices; those of other nodes have cores of their own."""
     shared = cluster(cores=cores, ranks_share_cores=True)
     work = Work("matmul", 1e12, 1e9)
     alone = PROCESSOR.work_seconds(work, "bf16")
     assert Processor(shared, STACK).work_seconds(work, "bf16") == pytest.approx(slowdown * alone)
     assert HOST.cores == 64, "devices that are not cores do not share them"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "slowdown"),
+    [(1, 8, 1.0), (8, 8, 1.5), (8, 2, 4 * 1.5), (3, 5, 1.25), (8, 1, 8.0)],
+)
+def test_busy_cores_slow_each_other(ranks: int, cores: int, slowdown: float) -> None:
+    """From one busy core to all of them on a line, whose end is the host's contention."""
+    hosts = cluster(
+        replace(FAST, size=ranks), OWN_NIC, cores=cores, ranks_share_cores=True, contention=1.5
+    )
+    assert core_slowdown(hosts) == pytest.approx(slowdown)
+    assert core_slowdown(cluster(contention=1.5)) == 1, "devices that are not cores share nothing"
 
 
 def test_issuing_backward_takes_twice_as_long() -> None:

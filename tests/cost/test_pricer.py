@@ -48,12 +48,6 @@ def test_steps_cost_what_their_instructions_cost(source: Layout, target: Layout)
     operands = [segment.registers[instr.ins[0]].nbytes for instr in segment.code]
     prices = [pricer.step_terms(step, MESH).of(n) for step, n in zip(steps, operands, strict=True)]
     assert seconds.tolist() == prices
-    whole = pricer.route_terms(steps, MESH, MESH.sizes).of(32 * 64 * 2)
-    assert whole == pytest.approx(sum(prices))
-
-
-def test_no_route_costs_nothing() -> None:
-    assert Pricer(HARDWARE, STACK).route_terms((), MESH, MESH.sizes) == (0.0, 0.0)
 
 
 def test_a_bucket_is_one_message() -> None:

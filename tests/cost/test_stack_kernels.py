@@ -9,9 +9,9 @@ import pytest
 from autoplan.cost import Beside, Pricer, estimated_lines
 from autoplan.cost.compute import Processor
 from autoplan.cost.uncertainty import NARROWEST, half_width
-from autoplan.ir.machine import NEUTRAL
-from autoplan.ir.program import Instr, Register
-from autoplan.ops import FAMILIES
+from autoplan.ir.machine import NEUTRAL, Evidence
+from autoplan.ir.program import COLLECTIVES, Instr, Register, Segment
+from autoplan.ops import FAMILIES, Work
 from autoplan.ops.attention import BACKWARD_PASSES, FORWARD_PASSES
 from tests.cost.machines import STACK, cluster
 
@@ -60,8 +60,10 @@ def test_the_loss_and_pointwise_operators_have_factors_of_their_own():
     stats, ids = Register("s", (1, 64, 2), "fp32", ""), Register("i", (1, 64), "int64", "")
     loss = FAMILIES["xent_stats"].measure(Instr("xent_stats", (0, 1), (2,)), [logits, ids], [stats])
     add = FAMILIES["add"].measure(Instr("add", (0, 1), (2,)), [logits, logits], [logits])
-    for work, name in ((loss, "loss_factor"), (add, "pointwise_factor")):
-        for constant in ("loss_factor", "pointwise_factor"):
+    step = Work("optimizer", 0.0, 1e6)
+    factors = {"loss_factor": loss, "pointwise_factor": add, "optimizer_factor": step}
+    for name, work in factors.items():
+        for constant in factors:
             base = Processor(cluster(), stack()).work_seconds(work, "bf16")
             value = 3 * stack().constants[constant]
             more = Processor(cluster(), stack(**{constant: value})).work_seconds(work, "bf16")
@@ -78,17 +80,40 @@ def test_a_stack_drives_links_between_nodes_worse_and_no_others():
 
 
 def test_gradients_are_exchanged_beside_backward_unless_the_stack_waits():
-    assert Pricer(cluster(), stack()).beside == {"GATHER", "REDUCE"}
-    assert Pricer(cluster(), stack(("late_exchange",))).beside == {"GATHER"}
+    """Where it waits, it does so for gradients of split states; whole ones hang on backward."""
+
+    def beside(*habits: str) -> dict[str, bool]:
+        pricer = Pricer(cluster(), stack(habits))
+        kinds = {op: Segment(op, (), (), (Instr(op, (), ()),)) for op in COLLECTIVES}
+        assert not pricer.runs_beside("F", kinds["all_reduce"])
+        assert pricer.runs_beside("GATHER", kinds["all_gather"])
+        return {op: pricer.runs_beside("REDUCE", segment) for op, segment in kinds.items()}
+
+    assert all(beside().values())
+    assert not beside("late_exchange").pop("reduce_scatter")
+    assert beside("late_exchange")["all_reduce"]
+
+
+def test_a_fabric_that_declines_slows_collectives_by_their_nodes_and_no_transfer():
+    full, tired = Pricer(cluster(), stack()), Pricer(cluster(), stack(network_decline=0.5))
+    assert tired.transfer_seconds(1e6, 0, 31) == full.transfer_seconds(1e6, 0, 31)
+    for kind in COLLECTIVES:
+        for nodes in (1, 2, 3, 4):
+            group = (tuple(range(0, 8 * nodes, 8 if nodes > 1 else 1)) or (0, 1),)
+            slopes = [p.group_terms(kind, group).seconds_per_byte for p in (tired, full)]
+            expected = (nodes / 2) ** 0.5 if nodes > 2 else 1.0
+            assert slopes[0] == pytest.approx(expected * slopes[1]), (kind, nodes)
 
 
 def test_what_a_stack_keeps_is_estimated_beside_what_is_counted():
     counted = {"activations": 1000, "logits": 100, "gradients": 10}
-    plain = estimated_lines(counted, Beside(7, scores=50, gradients=40), stack())
+    beside = Beside(7, scores=50, gradients=40, gathered=20, exchanged=8)
+    plain = estimated_lines(counted, beside, stack())
     assert plain["workspace"] == 7
-    keeping = stack(("gradient_buffers",), saved_factor=1.5, logits_kept=2.0, scores_kept=3.0)
-    found = estimated_lines(counted, Beside(7, scores=50, gradients=40), keeping)
-    assert found["workspace"] == 7 + 500 + 200 + 150 + 30
+    factors = {"saved_factor": 1.5, "logits_kept": 2.0, "scores_kept": 3.0}
+    keeping = stack(("gradient_buffers",), **factors, gathered_kept=0.5, exchange_kept=0.25)
+    found = estimated_lines(counted, beside, keeping)
+    assert found["workspace"] == 7 + 500 + 200 + 150 + 30 + 10 + 2
     assert found["allocator"] > plain["allocator"]
 
 
@@ -101,3 +126,18 @@ def test_intervals_grow_with_what_is_unexplained():
     widths = [half_width(parts, hardware, replace(STACK, unexplained=u)) for u in (1.0, 1.2, 1.5)]
     assert NARROWEST <= widths[0] < widths[1] < widths[2]
     assert half_width({}, hardware, STACK) == NARROWEST
+
+
+def test_intervals_grow_with_what_is_assumed_of_the_stack():
+    """Each constant that changes a step, and is less sure, makes the interval wider."""
+    parts, hardware, known = {"compute": 1.0}, cluster(), replace(STACK, unexplained=1.1)
+
+    def width(**spreads: float) -> float:
+        evidence = {name: Evidence("fitted", "", 1.0) for name in STACK.constants}
+        evidence |= {name: Evidence("assumed", "", spread) for name, spread in spreads.items()}
+        constants = {**STACK.constants, "score_traffic": 1.0}
+        return half_width(parts, hardware, replace(known, constants=constants, evidence=evidence))
+
+    widths = [width(), width(pointwise_factor=1.8), width(pointwise_factor=1.8, score_traffic=1.5)]
+    assert widths[0] < widths[1] < widths[2]
+    assert width(crossed_floor_s=3.0) == widths[0]  # this stack has none

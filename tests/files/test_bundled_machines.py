@@ -8,7 +8,7 @@ import pytest
 
 from autoplan.cost.collectives import device_rate
 from autoplan.files.data import bundled_names
-from autoplan.files.hardware import dump_hardware, parse_hardware
+from autoplan.files.hardware import LEVEL_KEYS, NEUTRAL, dump_hardware, parse_hardware
 from autoplan.files.machine_spec import FOLDER, load_hardware
 from autoplan.ir.machine import Hardware
 
@@ -26,7 +26,10 @@ def numbers(hardware: Hardware) -> set[str]:
     paths = {f"device.{key}" for key in known}
     paths |= {f"device.peak_flops.{dtype}" for dtype in hardware.device.peak_flops}
     for level in hardware.levels:
-        paths |= {f"levels.{level.name}.{key}" for key in ("bandwidth", "latency", "efficiency")}
+        stated = [key for key in LEVEL_KEYS if key in NEUTRAL and getattr(level, key)]
+        paths |= {
+            f"levels.{level.name}.{key}" for key in ("bandwidth", "latency", "efficiency", *stated)
+        }
     return paths | {f"host.{key}" for key in ("memory", "cores", "device_bandwidth")}
 
 
@@ -57,6 +60,9 @@ def test_numbers_are_plausible(name):
     assert all(inner >= outer for inner, outer in pairwise(rates))
     latencies = [level.latency for level in hardware.levels]
     assert latencies == sorted(latencies)
+    for level in hardware.levels:  # what a protocol is for
+        assert level.short_latency <= level.latency
+        assert level.short_start <= level.start or not level.short_share
     assert device.memory_bandwidth > max(rates)
 
 

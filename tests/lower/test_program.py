@@ -87,8 +87,8 @@ ILLEGAL = {
         lambda p: with_runs(p, (*BLOCKS[:2], replace(BLOCKS[2], chunk=1))), "one stage, with 2",
     ),
     "turns that are not whole": (
-        lambda p: replace(chunked(), schedule=Schedule("interleaved", 1)),
-        "a multiple of the 2 stages",
+        lambda p: replace(chunked(), schedule=Schedule("interleaved", 5)),
+        "2 equal turns over 2 stages",
     ),
     "chunks that are received in two layouts": (
         lambda p: with_two_homes(), "as elsewhere on stage 0",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.pipeline import SCHEDULES, Pipeline, Work, closed_form, in_flight
+from autoplan.pipeline import SCHEDULES, Pipeline, Work, closed_form, in_flight, rounds
 
 SHAPES = tuple(
     (family, Pipeline(stages, turns * stages, chunks))
@@ -18,6 +18,12 @@ SHAPES = tuple(
         ("gpipe", 1), ("1f1b", 1), *((("interleaved", v) for v in (2, 3, 4)) if stages > 1 else ()),
     )
 )  # fmt: skip
+UNEVEN = tuple(
+    ("interleaved", Pipeline(stages, micro_batches, chunks))
+    for stages, micro_batches in ((4, 3), (4, 10), (4, 5), (3, 2), (2, 3), (3, 8), (6, 14), (2, 1))
+    for chunks in (2, 3)
+)
+"""Turns that are not of as many micro-batches as there are stages."""
 Seconds = Callable[[str, int], float]
 """Of a pass (`F` or `B`) over a virtual stage."""
 
@@ -53,7 +59,7 @@ def makespan(family: str, pipeline: Pipeline, seconds: Seconds) -> float:
     return max(free)
 
 
-@pytest.mark.parametrize(("family", "pipeline"), SHAPES, ids=str)
+@pytest.mark.parametrize(("family", "pipeline"), SHAPES + UNEVEN, ids=str)
 def test_every_pass_happens_once_and_backward_after_forward(family, pipeline):
     for stage in range(pipeline.stages):
         order = SCHEDULES[family](pipeline, stage)
@@ -102,7 +108,7 @@ def test_equal_stages_take_the_closed_form(family, pipeline, seconds):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(SHAPES), st.data())
+@given(st.sampled_from(SHAPES + UNEVEN), st.data())
 def test_the_closed_form_is_a_bound_for_unequal_stages(shape, data):
     family, pipeline = shape
     depth = pipeline.stages * pipeline.chunks
@@ -115,7 +121,14 @@ def test_the_closed_form_is_a_bound_for_unequal_stages(shape, data):
     assert closed_form(seconds, pipeline.micro_batches, pipeline.chunks) <= found
 
 
-@pytest.mark.parametrize(("family", "pipeline"), SHAPES, ids=str)
+def test_turns_are_equal_and_as_published():
+    """pytorch/pytorch#129597: 10 and 3 micro-batches over 4 stages pass, 9 do not."""
+    assert [Pipeline(4, m, 2).turn for m in (3, 4, 8, 10, 15)] == [3, 4, 4, 5, 5]
+    legal = [m for m in range(1, 21) if m % rounds(4, m) == 0]
+    assert legal == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20]
+
+
+@pytest.mark.parametrize(("family", "pipeline"), SHAPES + UNEVEN, ids=str)
 def test_in_flight_counts_what_the_order_leaves_open(family, pipeline):
     stages, micro_batches, chunks = pipeline.stages, pipeline.micro_batches, pipeline.chunks
     for stage in range(stages):
@@ -128,7 +141,7 @@ def test_in_flight_counts_what_the_order_leaves_open(family, pipeline):
             "gpipe": micro_batches,
             "1f1b": min(stages - stage, micro_batches),
             "interleaved": min(
-                2 * (stages - stage - 1) + (chunks - 1) * stages + 1, micro_batches * chunks
+                2 * (stages - stage - 1) + (chunks - 1) * pipeline.turn + 1, micro_batches * chunks
             ),
         }
         assert most == published[family]

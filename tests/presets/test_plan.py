@@ -189,8 +189,8 @@ BAD = {
     "layers of stages, not of chunks": ("pp=2,vpp=2,layers_per_stage=2+2", 2, 1),
     "a chunk without blocks": ("pp=2,vpp=2,layers_per_stage=2+0+1+1", 2, 1),
     "chunks in another schedule": ("pp=2,vpp=2,schedule=1f1b", 2, 1),
-    "micro-batches that are no whole turns": ("pp=2,vpp=2,micro_batch=64", 2, 1),
-    "turns, a schedule and layers": ("pp=2,vpp=3,micro_batch=64,schedule=gpipe", 2, 3),
+    "micro-batches that are no whole turns": ("pp=3,vpp=2,micro_batch=4", 3, 1),
+    "turns, a schedule and layers": ("pp=3,vpp=3,micro_batch=4,schedule=gpipe", 3, 3),
 }
 
 
@@ -222,10 +222,10 @@ def test_chunk_c_of_stage_s_is_virtual_stage_c_p_plus_s():
 
 def test_turns_that_do_not_divide_name_the_micro_batches_that_do():
     with pytest.raises(InputError) as caught:
-        plan_of("tiny-llama", "pp=2,vpp=2,micro_batch=4", 2, batch=12)
+        plan_of("tiny-llama", "pp=2,vpp=2,micro_batch=2", 2, batch=10)
     (problem,) = caught.value.problems
-    assert (problem.field, problem.found) == ("micro_batch", "4, so 3 micro-batches")
-    assert "micro_batch in {1, 2, 3, 6}" in problem.allowed
+    assert (problem.field, problem.found) == ("micro_batch", "2, so 5 micro-batches")
+    assert "micro_batch in {1, 5, 10}" in problem.allowed
 
 
 def test_a_stack_without_interleaving_refuses_chunks():

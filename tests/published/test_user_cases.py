@@ -189,6 +189,23 @@ def test_b11_fewer_micro_batches_than_stages():
     plan_of(ask("llama-3.1-8b", "h100-80g:4", "pp=4", 2))  # our runtime runs it
 
 
+def test_b10_b12_turns_of_an_interleaved_schedule():
+    """verl PR#1617: Megatron's micro-batches are a multiple of the stages; pytorch PR#129597: equal
+    turns will do, so 10 and 3 pass over 4 stages, and 9 do not.
+    """
+    pins = "pp=4,vpp=2,micro_batch=1"
+    for batch, torch, megatron in ((3, True, False), (8, True, True), (9, False, False),
+                                   (10, True, False), (12, True, True)):  # fmt: skip
+        for stack, legal in (("torchtitan", torch), ("megatron", megatron)):
+            question = ("llama-3.1-8b", "h100-80g:4", pins, batch)
+            if legal:
+                found = priced(*question, stack=stack)
+                assert found.parallel["schedule"] == "interleaved"
+            else:
+                said = refused(*question, stack=stack)
+                assert "vpp=2" in said.get("micro_batch", "") or "micro batches" in said["pp"]
+
+
 def test_b17_one_f_one_b_keeps_as_many_micro_batches_as_stages():
     """marin-community/marin#6532: the peak grew with the micro-batches, and should not have."""
     pins = "pp=8,dp=1,micro_batch=1,recompute=none"

@@ -1,6 +1,7 @@
 """Lock-step: right results, and who waits for what when nothing moves."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from autoplan.errors import CheckError
 from autoplan.ir.layout import Mesh
 from autoplan.ir.program import Action, Instr
 from autoplan.runtime.lockstep import run_lockstep
+from autoplan.runtime.requests import Expect, Receive
 from tests.runtime.tiny import (
     PAIR,
     collectives,
@@ -55,6 +57,40 @@ def test_transfers_go_to_the_same_place_of_the_other_stage():
     for rank in prog.ranks:
         assert torch.allclose(results[rank]["w"], expected)
         assert "y" not in results[rank]  # a sent slot ends with its WAIT
+
+
+def told(rank, log):
+    """A rank's requests, written down on their way."""
+    reply = None
+    while True:
+        try:
+            request = rank.send(reply)
+        except StopIteration as end:
+            return end.value
+        log.append(request)
+        reply = yield request
+
+
+def test_the_next_of_every_peer_is_expected_before_anything_else():
+    """So it can arrive while a rank computes; there is one at a time from each peer."""
+    prog = pipeline()
+    logs = {rank: [] for rank in prog.ranks}
+    run_lockstep({rank: told(generator(prog, rank), logs[rank]) for rank in prog.ranks})
+    for log in logs.values():
+        awaited = set()
+        for request in log:
+            if isinstance(request, Expect):
+                assert request.receive.peer not in {receive[-2] for receive in awaited}
+                awaited.add(request.receive.identity)
+            if isinstance(request, Receive):
+                awaited.remove(request.identity)
+        received = [request.identity for request in log if isinstance(request, Receive)]
+        assert received
+        assert not awaited
+        for one, other in pairwise(received):
+            at = next(k for k, r in enumerate(log) if isinstance(r, Receive) and r.identity == one)
+            assert isinstance(log[at + 1], Expect)
+            assert log[at + 1].receive.identity == other
 
 
 def changed(*lists):

@@ -21,6 +21,7 @@ def rows(*columns: tuple[str, float, float]) -> list[dict]:
                 "spread": 0.0,
                 "disturbed": False,
                 "parts": {"F layer/F": [seconds, 2.0]},
+                "visits": [{"seconds": [seconds], "elsewhere": 0.0}],
             },
         }
         for k, (group, predicted, seconds) in enumerate(columns)

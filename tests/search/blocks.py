@@ -15,7 +15,7 @@ from autoplan.ir.graph import Attrs, Block, Op, Tensor
 from autoplan.ir.layout import Axis, Mesh
 from autoplan.ir.machine import Level
 from autoplan.ir.workload import PRECISIONS, Optimizer
-from autoplan.search.build import build_tables
+from autoplan.search.build import TableBuilder
 from autoplan.search.eliminate import Factor
 from autoplan.search.prices import OperatorPrices, Transitions
 from autoplan.search.setting import Setting
@@ -114,7 +114,7 @@ def block_tables(rng: Random, block: Block, sizes: Sequence[int], batch: int = 4
     setting = Setting(
         extent, rng.randint(1, 4), prices, transitions, storage, *kinds, lambda *_: True
     )
-    tables = build_tables(BlockSpace(block, len(sizes)), setting)
+    tables = TableBuilder(BlockSpace(block, len(sizes)), setting).build()
     assert tables is not None
     return tables
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import inf
+from time import perf_counter
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
@@ -35,6 +36,10 @@ KIB = 1e-3
 Row = dict[int, float]
 
 
+class Undecided(Exception):
+    """A programme was not solved in the time it was given."""
+
+
 def add(*terms: tuple[float, Row]) -> Row:
     """A weighted sum of linear expressions."""
     total: Row = {}
@@ -46,8 +51,13 @@ def add(*terms: tuple[float, Row]) -> Row:
 
 @dataclass
 class Programme:
-    """Columns and rows under construction."""
+    """Columns and rows under construction.
 
+    Attributes:
+        seconds: that it may be solved for; beyond, it is undecided.
+    """
+
+    seconds: float = inf
     upper: list[float] = field(default_factory=list)
     integral: list[int] = field(default_factory=list)
     rows: list[tuple[Row, float, float]] = field(default_factory=list)
@@ -79,8 +89,11 @@ class Programme:
         for integral in (0, self.integral):  # a bound first, which is quick
             found = milp(
                 cost, constraints=LinearConstraint(matrix, low, high), integrality=integral,
-                bounds=(0, np.array(self.upper)), options={"mip_rel_gap": 0.0},
+                bounds=(0, np.array(self.upper)),
+                options={"mip_rel_gap": 0.0, "time_limit": self.seconds},
             )  # fmt: skip
+            if found.status == 1:
+                raise Undecided
             if found.status == 2 or (found.success and found.fun >= bar):
                 return inf
             assert found.success, found.message
@@ -94,8 +107,8 @@ class ChainProgramme(Programme):
         totals: block -> channel -> expression, seconds in milliseconds and bytes in units of 1000.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        super().__init__()
+    def __init__(self, chain: Chain, seconds: float = inf) -> None:
+        super().__init__(seconds)
         self.chain = chain
         self.totals: dict[str, dict[str, Row]] = {}
         shared: list[int] | None = None
@@ -156,11 +169,16 @@ def cuts(chain: Chain, stages: int, recompute: bool) -> Iterator[Cut]:
 
 
 def best_cut(
-    chain: Chain, cut: Cut, pace: Pace, machine: tuple[Room, Pricer], bar: float = inf
+    chain: Chain, cut: Cut, pace: Pace, machine: tuple[Room, Pricer], bar: float = inf,
+    seconds_left: float = inf,
 ) -> float:  # fmt: skip
-    """The least step of a candidate with given stages; infinity if none is below a bar."""
+    """The least step of a candidate with given stages; infinity if none is below a bar.
+
+    Raises:
+        Undecided: in so many seconds that is not known.
+    """
     room, pricer = machine
-    made = ChainProgramme(chain)
+    made = ChainProgramme(chain, seconds_left)
     each = {name: _seconds(made, get, pricer) for name, get in made.totals.items()}
     seconds, lasts = [], []
     for stage, (i, j) in enumerate(zip(cut.bounds, cut.bounds[1:], strict=False)):
@@ -230,9 +248,13 @@ def _limit(
         made.between(-inf, add((1.0, held), (1.0, made.totals[name]["MA"])), limit)
 
 
-def best_step(case: Case) -> float:
-    """The least estimated step of all candidates, or infinity if nothing fits."""
-    best, made = inf, engine(case.asked)
+def best_step(case: Case, seconds: float = inf) -> float:
+    """The least estimated step of all candidates, or infinity if nothing fits.
+
+    Raises:
+        Undecided: in so many seconds that is not known.
+    """
+    best, made, end = inf, engine(case.asked), perf_counter() + seconds
     for shape in every_shape(case.asked):
         chain = case.chain(shape, FREE)
         if chain is None:
@@ -242,5 +264,6 @@ def best_step(case: Case) -> float:
         room = made.room(shape, FREE, (0.0,) * shape.stages)
         # Running layers again pays only where memory is short.
         for cut in cuts(chain, shape.stages, case.limited):
-            best = min(best, best_cut(chain, cut, pace, (room, made.pricer), best))
+            left = max(end - perf_counter(), 0.0)
+            best = min(best, best_cut(chain, cut, pace, (room, made.pricer), best, left))
     return best

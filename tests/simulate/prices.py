@@ -21,13 +21,15 @@ class Prices:
     ) -> None:
         self.seconds, self.transfer = seconds, transfer
         self.overlaps, self.compute_contention = overlaps, contention
-        self.beside = frozenset({"GATHER", "REDUCE"} if overlaps else ())
         self.fixed_step = self.tensor_latency = self.layer_overlap = 0.0
 
     def instruction_seconds(self, segment, mesh, groups):
         table = np.zeros(len(segment.code))
         table[:1] = self.seconds(segment.key)
         return table
+
+    def runs_beside(self, kind, segment):
+        return self.overlaps and kind in ("GATHER", "REDUCE")
 
     def kinds(self, segment):
         return tuple(i.op if i.op in COLLECTIVES else "compute" for i in segment.code)

@@ -4,6 +4,7 @@
       programs    what is measured: steps of growing decoders, collectives, transfers
       tasks       a worker performs a Program and stops the time (the only module that computes)
       compute     instructions with their seconds -> the constants of a device
+      crowd       how much busy cores slow each other
       links       communication with its seconds -> latency and bandwidth of a level
       fit         a line of least absolute error
       machine     one after the other, and the profile
@@ -17,10 +18,11 @@
 A profile is what the pricer reads, so nothing here has a formula of its own: constants are those
 with which the pricer's formulas come nearest to what was measured. Three rules keep that honest.
 Instructions are timed where they stand in real steps, by the interpreter that will run them, on all
-ranks at once. What counts is a part of a step (matrix products, attention, streaming), not one
-operator: errors of many operators that cancel in every step do no harm, and shares say how much the
-others do. And every number carries its evidence, with the factor by which the parts that it governs
-are off: so predictions know how sure they are.
+ranks at once; where ranks are cores, on one alone as well, and collectives between computing (back
+to back they take a tenth of what they take in a step). What counts is a part of a step (matrix
+products, attention, streaming), not one operator: errors of many operators that cancel in every
+step do no harm, and shares say how much the others do. And every number carries its evidence, with
+the factor by which the parts that it governs are off: so predictions know how sure they are.
 
 A constant that a formula of `cost` gains is fitted too once `compute` names it. What a profile has
 no word for (a family slower than its bytes, an operation with an algorithm of its own) stands in

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoplan.files.hardware import NODE
 from autoplan.ir.machine import Evidence, Hardware
 from autoplan.units import MIB
 from autoplan.validate.measure.compute import DeviceFit
+from autoplan.validate.measure.crowd import Crowd
 from autoplan.validate.measure.links import LevelFit
 
 LARGE = MIB
@@ -26,6 +27,7 @@ class Node:
         copy_rate: bytes/s between host and each device.
         copy_spread: one-sigma factor of that.
         how: source of that.
+        crowd: what its busy cores do to each other, where ranks are cores.
     """
 
     ranks: int
@@ -35,6 +37,7 @@ class Node:
     copy_rate: float
     copy_spread: float
     how: str
+    crowd: Crowd = field(default_factory=Crowd)
 
 
 def as_node(parent: Hardware, name: str, node: Node, fitted: DeviceFit) -> Hardware:
@@ -58,12 +61,19 @@ def as_node(parent: Hardware, name: str, node: Node, fitted: DeviceFit) -> Hardw
         ("device.memory", "host.memory", "host.cores", *(f"levels.{n}.size" for n in kept)), seen
     )
     evidence["host.device_bandwidth"] = Evidence("measured", node.how, node.copy_spread)
+    if parent.host.ranks_share_cores:
+        how = f"steps of {node.ranks} ranks at once against those of one alone"
+        evidence["host.contention"] = Evidence("measured", how, node.crowd.spread)
     return Hardware(
         name=name,
         device=replace(fitted.device, memory=node.device_memory),
         levels=(inner, *(replace(level, size=1) for level in outer)),
         host=replace(
-            parent.host, memory=node.memory, cores=node.cores, device_bandwidth=node.copy_rate
+            parent.host,
+            memory=node.memory,
+            cores=node.cores,
+            device_bandwidth=node.copy_rate,
+            contention=node.crowd.contention,
         ),
         evidence=evidence,
         devices_per_node=node.ranks,
@@ -82,9 +92,12 @@ def with_rate(hardware: Hardware, index: int, fitted: LevelFit, source: str) -> 
     kept = sheet and fitted.rate <= old.bandwidth
     bandwidth = old.bandwidth if kept else fitted.rate
     level = replace(
-        old, latency=fitted.latency, bandwidth=bandwidth, efficiency=fitted.rate / bandwidth
+        old.timed(fitted.latency), bandwidth=bandwidth, efficiency=fitted.rate / bandwidth
     )
     found: dict[str, Evidence] = {"latency": _evidence(source, fitted.typical_error(most=LARGE))}
+    if fitted.start is not None:
+        level = replace(level, start=fitted.start)
+        found["start"] = found["latency"]
     rate = _evidence(source, fitted.typical_error(least=LARGE))
     if kept:
         found["efficiency"] = rate

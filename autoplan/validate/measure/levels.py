@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoplan.errors import InputError, Problem
-from autoplan.files.hardware import NODE, devices_per_node
+from autoplan.files.hardware import LEVEL_KEYS, NEUTRAL, NODE, devices_per_node
 from autoplan.files.topology import NEAREST_FIRST, Topology
 from autoplan.ir.machine import Evidence, Hardware, Level
 
@@ -129,11 +129,13 @@ def _levels(
         yield replace(
             old, name=unit, size=size // below, bandwidth=rate, shared_by=shared,
             peer_to_peer=kept, mesh=old.mesh if known else False,
+            in_switch=old.in_switch if known and path == "NV" else 0.0,
         )  # fmt: skip
         where = f"levels.{unit}."
         told = Evidence("measured", "nvidia-smi topo -m")
         evidence |= {f"{where}size": told, f"{where}shared_by": told, f"{where}bandwidth": origin}
-        for key in ("latency", "efficiency"):
+        stated = [key for key in LEVEL_KEYS if key in NEUTRAL and getattr(old, key)]
+        for key in ("latency", "efficiency", *stated):
             was = hardware.evidence.get(f"levels.{old.name}.{key}", Evidence("assumed"))
             evidence[f"{where}{key}"] = was if known else Evidence(
                 "assumed", f"as {old.name} of the profile that this one extends", GUESS

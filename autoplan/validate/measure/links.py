@@ -95,12 +95,14 @@ class LevelFit:
         rate: bytes/s of a link that the pricer's collectives would run at.
         rows: every call.
         lines: shape of calls -> their own seconds, and seconds per byte of an operand.
+        start: seconds of a collective beside its steps, where those were told apart; or None.
     """
 
     latency: float
     rate: float
     rows: tuple[CallFit, ...]
     lines: Mapping[str, Line]
+    start: float | None = None
 
     def typical_error(self, least: int = 0, most: float = float("inf")) -> float | None:
         """Median absolute error of calls of `least` up to below `most` bytes; None without any."""
@@ -131,11 +133,44 @@ def fit_level(calls: Sequence[Call], hardware: Hardware, index: int) -> LevelFit
         (_settled(calls, hardware, index, start) for start in (known, fresh)),
         key=lambda line: _loss(calls, _with_line(hardware, index, line)),
     )
-    own = {shape: fit_line([_plain(call) for call in calls if call.shape == shape])
-           for shape in dict.fromkeys(call.shape for call in calls)}  # fmt: skip
     machine = _with_line(hardware, index, line)
+    level = machine.levels[index]
+    own = _own_lines(calls)
+    return LevelFit(level.latency, level.bandwidth, _fits(calls, machine, own), own)
+
+
+def fit_cores(calls: Sequence[Call], hardware: Hardware, index: int) -> LevelFit:
+    """The same where ranks are cores: a collective takes a `start` that a transfer does not.
+
+    Its ranks have computed until then, so that messages and peers wait for cores; who receives a
+    transfer waits already. Latency is that of transfers, the rate that of collectives.
+    """
+    joint = [call for call in calls if call.kind != TRANSFER]
+    sent = [call for call in calls if call.kind == TRANSFER]
+    bare = _replaced(hardware, index, replace(hardware.levels[index], start=0.0))
+    if not joint or not sent:
+        return replace(fit_level(calls, bare, index), start=0.0)
+    fitted = fit_level(joint, bare, index)
+    latency = min(fitted.latency, fit_line([_plain(call) for call in sent]).constant)
+    start = fitted.latency - latency
+    level = replace(
+        _with_line(bare, index, Line(latency, 1.0 / fitted.rate)).levels[index], start=start
+    )
+    own = _own_lines(calls)
+    rows = _fits(calls, _replaced(bare, index, level), own)
+    return LevelFit(latency, fitted.rate, rows, own, start)
+
+
+def _own_lines(calls: Sequence[Call]) -> dict[str, Line]:
+    """Shape of calls -> the line through those alone."""
+    shapes = dict.fromkeys(call.shape for call in calls)
+    return {s: fit_line([_plain(call) for call in calls if call.shape == s]) for s in shapes}
+
+
+def _fits(calls: Sequence[Call], machine: Hardware, own: Mapping[str, Line]) -> tuple[CallFit, ...]:
+    """Calls beside what a machine, their own line and a table say."""
     prices = [call_terms(call, machine).of(call.nbytes) for call in calls]
-    fits = tuple(
+    return tuple(
         CallFit(
             call,
             price,
@@ -145,8 +180,6 @@ def fit_level(calls: Sequence[Call], hardware: Hardware, index: int) -> LevelFit
         )
         for call, price in zip(calls, prices, strict=True)
     )
-    level = machine.levels[index]
-    return LevelFit(level.latency, level.bandwidth, fits, own)
 
 
 def _plain(call: Call) -> Row:
@@ -214,11 +247,11 @@ def _steepness(call: Call, hardware: Hardware, index: int, line: Line) -> _Steep
 def _with_line(hardware: Hardware, index: int, line: Line) -> Hardware:
     """The machine with one level as a line says: seconds a step, and seconds per byte of a link.
 
-    A measured rate holds copies through the host, if there are any.
+    A measured rate holds copies through the host, if there are any. How a library's protocols
+    differ stays as the profile says: their times scale as the latency, their rates as the rate.
     """
     level = replace(
-        hardware.levels[index],
-        latency=line.constant,
+        hardware.levels[index].timed(line.constant),
         bandwidth=1.0 / max(line.slope, LEAST_INVERSE),
         efficiency=1.0,
         peer_to_peer=True,
@@ -231,7 +264,7 @@ def _alone(hardware: Hardware, index: int) -> Hardware:
     for place, level in enumerate(hardware.levels):
         if place != index:
             fast = replace(
-                level, latency=0.0, bandwidth=1.0 / LEAST_INVERSE, efficiency=1.0, peer_to_peer=True
+                level.timed(0.0), bandwidth=1.0 / LEAST_INVERSE, efficiency=1.0, peer_to_peer=True
             )
             hardware = _replaced(hardware, place, fast)
     return hardware

@@ -30,7 +30,8 @@ from autoplan.units import KIB, MIB
 from autoplan.validate.measure import programs, tasks
 from autoplan.validate.measure.assemble import Node, as_node, with_rate
 from autoplan.validate.measure.compute import DeviceFit, Reading, fit_device, scatter
-from autoplan.validate.measure.links import Call, LevelFit, fit_level
+from autoplan.validate.measure.crowd import Crowd, Turn, find_crowd, uncrowded
+from autoplan.validate.measure.links import Call, LevelFit, fit_cores, fit_level
 from autoplan.validate.measure.rounding import rounded
 
 HOST_PROFILE = "cpu-host"
@@ -40,6 +41,8 @@ FULL_SHARE = 0.95
 """A rank that had less of its core was disturbed. Source: repeated products, whose rate by the
 core's own time is steady to 3 % whatever else runs."""
 
+TURNS = 2
+"""Of every step on all ranks and on one alone."""
 PRECISIONS = {"cpu": ("fp32", "bf16_pure", "fp64"), "cuda": ("bf16_pure", "fp32", "fp64"),
               "npu": ("bf16_pure", "fp32")}  # fmt: skip
 Progress = Callable[[str, float], None] | None
@@ -163,6 +166,7 @@ class _Bench:
         self._ranks, self._effort = ranks, effort
         self._share = 1.0
         self._outside: list[float] = []
+        self._turns: list[Turn] = []
 
     def run(self, name: str, progress: Progress) -> Measured:
         tell = progress or (lambda what, done: None)
@@ -175,9 +179,12 @@ class _Bench:
         tell("fitting", 1.0)
         one = resize(self._parent, "1")
         stack = load_stack(programs.STACK)
-        fitted = fit_device(readings, one, stack, f"the steps of decoders, {self._how()}")
-        machine = as_node(self._parent, name, self._node(facts), fitted)
-        level = fit_level(calls, machine, 0) if calls else None
+        crowd = find_crowd(self._turns, self._ranks, _cores())
+        source = f"the steps of decoders, {self._how()}"
+        fitted = fit_device(uncrowded(readings, crowd), one, stack, source)
+        machine = as_node(self._parent, name, self._node(facts, crowd), fitted)
+        fit = fit_cores if self._kind == "cpu" else fit_level
+        level = fit(calls, machine, 0) if calls else None
         if level is not None:
             how = f"collectives and transfers, {self._how()}"
             machine = with_rate(machine, 0, level, how)
@@ -203,8 +210,19 @@ class _Bench:
                 job = tasks.StepJob(program, graph, self._effort.steps)
                 times = self._pool.run(tasks.time_step, [job] * self._ranks, Watch(program))
                 yield from self._read(str(rung), precision, program, times)
+                if self._kind == "cpu" and not number:
+                    self._turns += self._take_turns(job, times)
                 if median(median(one.wall) * one.share for one in times) > self._effort.longest:
                     break
+
+    def _take_turns(self, job: tasks.StepJob, times: Sequence[tasks.StepTimes]) -> Iterator[Turn]:
+        """A step on all ranks, of which `times` are the first, and on one, in turn."""
+        for number in range(TURNS):
+            if number:
+                jobs = [job] * self._ranks
+                times = self._pool.run(tasks.time_step, jobs, Watch(job.program))
+            alone = self._pool.run(tasks.time_step, [job], Watch(job.program))
+            yield Turn(*_step_seconds(times), *_step_seconds(alone))
 
     def _read(
         self, step: str, precision: str, program: Program, times: Sequence[tasks.StepTimes]
@@ -242,7 +260,10 @@ class _Bench:
             members, stride = shape
             tell(f"{kind} of {members} ranks, {stride} apart",
                  first + (1 - first) * number / (len(rows) + 1))  # fmt: skip
-            made = [programs.collective_program(kind, n, shape, self._ranks) for n in sizes]
+            computes = self._kind == "cpu"
+            made = [
+                programs.collective_program(kind, n, shape, self._ranks, computes) for n in sizes
+            ]
             mesh, axis = programs.group_mesh(self._ranks, members, stride)
             groups = tuple(tuple(group) for group in mesh_groups(mesh, [axis]).tolist())
             yield from self._talk(kind, groups, sizes, made)
@@ -261,9 +282,10 @@ class _Bench:
         made: Sequence[Program],
     ) -> Iterator[Call]:
         transfer = kind == programs.TRANSFER
-        marks = programs.TRANSFER_MARKS if transfer else 1
+        silent = int(self._kind == "cpu" and not transfer)  # computing that precedes a collective
+        marks = programs.TRANSFER_MARKS if transfer else 1 + silent
         jobs = [
-            tasks.TalkJob(program, programs.operand_type(size), self._effort.steps, marks)
+            tasks.TalkJob(program, programs.operand_type(size), self._effort.steps, marks, silent)
             for program, size in zip(made, sizes, strict=True)
         ]
         # The first Program has the most actions, so that every position means something in it.
@@ -279,7 +301,7 @@ class _Bench:
         answers = self._pool.run(tasks.time_talk, [jobs], Watch(idle))
         return float(median(answers[0][0]))
 
-    def _node(self, facts: Sequence[tasks.Facts]) -> Node:
+    def _node(self, facts: Sequence[tasks.Facts], crowd: Crowd) -> Node:
         here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         rates = [fact.copy_rate for fact in facts]
         return Node(
@@ -290,7 +312,14 @@ class _Bench:
             copy_rate=median(rates),
             copy_spread=scatter(rates),
             how=f"copies of {tasks.COPIED // MIB} MiB, {self._how()}",
+            crowd=crowd,
         )
+
+
+def _step_seconds(times: Sequence[tasks.StepTimes]) -> tuple[float, float]:
+    """A step by the ranks' own time and by the clock, median over ranks."""
+    own = [sum(median(values) for values in one.instructions.values()) for one in times]
+    return median(own), median(median(one.wall) for one in times)
 
 
 def _parameters(program: Program) -> int:

@@ -54,6 +54,9 @@ MOST_CALLS, LEAST_CALLS = 64, 4
 CALLED_BYTES = 32 * MIB
 """Operand bytes of a step's calls, within these bounds of their number."""
 
+COMPUTE = "compute"
+"""An instruction that computes for a while; what, is the business of who performs it."""
+
 TRANSFER_MARKS = 5
 """Feed, send, wait, receive and free of a transfer and its answer."""
 
@@ -148,7 +151,9 @@ def group_mesh(ranks: int, members: int, stride: int) -> tuple[Mesh, int]:
     return Mesh((Axis("group", members, others), Axis("other", others, 1))), 0
 
 
-def collective_program(kind: str, nbytes: int, shape: tuple[int, int], ranks: int) -> Program:
+def collective_program(
+    kind: str, nbytes: int, shape: tuple[int, int], ranks: int, computes: bool = False
+) -> Program:
     """A step of collectives, one after the other, each result dropped at once.
 
     Args:
@@ -156,6 +161,9 @@ def collective_program(kind: str, nbytes: int, shape: tuple[int, int], ranks: in
         nbytes: of one rank's operand.
         shape: (members, stride) of the groups.
         ranks: all of them.
+        computes: whether every rank computes before each. Where ranks are cores, messages wait for
+            who computes there, and ranks for each other: a collective then takes several times what
+            it takes back to back.
     """
     mesh, axis = group_mesh(ranks, *shape)
     attrs: Mapping[str, object] = {
@@ -165,7 +173,8 @@ def collective_program(kind: str, nbytes: int, shape: tuple[int, int], ranks: in
     }
     results = {"all_gather": nbytes * shape[0], "reduce_scatter": nbytes // shape[0]}
     out = operand_type(results.get(kind, nbytes))
-    return _calls(Instr(kind, (0,), (1,), tuple(sorted(attrs.items()))), nbytes, out, mesh)
+    call = Instr(kind, (0,), (1,), tuple(sorted(attrs.items())))
+    return _calls(call, nbytes, out, mesh, computes)
 
 
 def idle_program() -> Program:
@@ -174,16 +183,23 @@ def idle_program() -> Program:
     return _calls(Instr("nothing", (0,), (1,)), SIZES[0], operand_type(SIZES[0]), mesh)
 
 
-def _calls(instr: Instr, nbytes: int, out: Register, mesh: Mesh) -> Program:
-    code = tuple(
-        Instr(instr.op, (0,), (number,), instr.attrs, (), (number,))
-        for number in range(1, calls(nbytes) + 1)
-    )
-    registers = (operand_type(nbytes), *(out for _ in code))
+def _calls(instr: Instr, nbytes: int, out: Register, mesh: Mesh, computes: bool = False) -> Program:
+    code: list[Instr] = []
+    for _ in range(calls(nbytes)):
+        if computes:
+            code.append(_dropped(Instr(COMPUTE, (0,), ()), len(code) + 1))
+        code.append(_dropped(instr, len(code) + 1))
+    outs = [operand_type(nbytes) if one.op == COMPUTE else out for one in code]
+    registers = (operand_type(nbytes), *outs)
     lent = Formal(0, "in", "x", None, per_micro_batch=False)
-    segment = Segment("F", (lent,), registers, code)
+    segment = Segment("F", (lent,), registers, tuple(code))
     stage = StageProgram(0, mesh, {"F": segment}, (Action("F", "F"),), (), {}, {}, {})
     return Program((stage,), 1, 1, 1, {}, {})
+
+
+def _dropped(instr: Instr, register: int) -> Instr:
+    """The instruction with its result in a register, and dropped."""
+    return replace(instr, outs=(register,), frees=(register,))
 
 
 def calls(nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Measured numbers with the digits that they deserve."""
+"""Measured and fitted numbers with the digits that they deserve."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from autoplan.files.hardware import dump_hardware, parse_hardware
 from autoplan.ir.machine import Hardware
 
 DIGITS, SPREAD_DIGITS = 4, 3
+ROUNDED = ("measured", "fitted")
+"""Evidence of numbers that have no more digits than these."""
 EXACT = ("memory_gib",)
 """Counted, not measured."""
 
 
 def rounded(hardware: Hardware) -> Hardware:
-    """The machine with its measured numbers rounded, in the units of its file.
+    """The machine with such numbers rounded, in the units of its file.
 
     So it is equal to what its file says: numbers that never were in one may move in their last bit.
     """
@@ -23,9 +25,9 @@ def rounded(hardware: Hardware) -> Hardware:
 
 
 def _round(document: Any) -> None:
-    """Round every measured number of a document in place."""
+    """Round every such number of a document in place."""
     for key, entry in document.items() if isinstance(document, dict) else enumerate(document):
-        if isinstance(entry, dict) and entry.get("evidence") == "measured":
+        if isinstance(entry, dict) and entry.get("evidence") in ROUNDED:
             if key not in EXACT:
                 entry["value"] = _digits(entry["value"], DIGITS)
             if "spread" in entry:

@@ -30,12 +30,15 @@ from autoplan.runtime.progress import OUTSIDE, ProgressPage
 from autoplan.runtime.requests import Request
 from autoplan.runtime.session import RankJob, RankStep, Settings, Surroundings, run_rank
 from autoplan.runtime.worker import Seat
+from autoplan.validate.measure.programs import COMPUTE
 
 WARM_UP = 1
 """Steps that fill caches and allocators first, and are not counted."""
 COPIED = 1 << 26
 """Bytes of a copy between host and device."""
 COPIES = 5
+WIDTH, PRODUCTS = 256, 4
+"""Of the matrices that are multiplied between collectives, and how often: 1 to 2 ms of a core."""
 
 Place = tuple[int, int]
 """(index of the action, index of the instruction in its segment)."""
@@ -79,12 +82,14 @@ class TalkJob:
         operand: the type of what they hold.
         steps: counted.
         marks: instructions, or slots of actions, that a call takes on the first stage.
+        silent: how many of these, at its beginning, do not count.
     """
 
     program: Program
     operand: Register
     steps: int
     marks: int = 1
+    silent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,7 @@ def _talk(seat: Seat, job: TalkJob) -> tuple[float, ...]:
     world.prepare(program)
     stamps = _Stamps(seat.progress, _clock(world.device, computes=False))
     rank = program.ranks[world.index]
-    interpreter = Interpreter(program, rank, _nothing, Observers(progress=stamps))
+    interpreter = Interpreter(program, rank, _link, Observers(progress=stamps))
     dtype = DTYPES[job.operand.dtype]
     operand = torch.ones(job.operand.shape, dtype=dtype, device=world.device)
 
@@ -197,12 +202,25 @@ def _talk(seat: Seat, job: TalkJob) -> tuple[float, ...]:
         return ()
     actions = len(program.stages[0].actions)
     single = [seconds for _, (action, _), seconds in stamps.seconds() if action < actions]
-    return tuple(sum(single[at : at + job.marks]) for at in range(0, len(single), job.marks))
+    starts = range(0, len(single), job.marks)
+    return tuple(sum(single[at + job.silent : at + job.marks]) for at in starts)
 
 
-def _nothing(instr: Instr, registers: Sequence[Register]) -> Kernel:
-    """A kernel that returns its operands: what is left is the interpreter's own time."""
-    return lambda _, operands: tuple(operands)
+def _link(instr: Instr, registers: Sequence[Register]) -> Kernel:
+    """A kernel that returns its operands: what is left is the interpreter's own time.
+
+    Before it does, `COMPUTE` multiplies matrices, for as long as some operators of a layer take.
+    """
+    if instr.op != COMPUTE:
+        return lambda _, operands: tuple(operands)
+    factor = torch.ones(WIDTH, WIDTH)
+
+    def kernel(context: StepContext, operands: Sequence[Any]) -> tuple[Any, ...]:
+        for _ in range(PRODUCTS):
+            factor @ factor
+        return tuple(operands)
+
+    return kernel
 
 
 def tell_facts(seat: Seat, _: object) -> Facts:

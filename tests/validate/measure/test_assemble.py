@@ -50,6 +50,14 @@ def test_a_rate_is_a_share_of_the_sheet_if_there_is_one():
     assert (level.bandwidth, level.efficiency) == (1e9, 1)
 
 
+def test_a_start_that_was_told_from_the_latency_replaces_the_old_one():
+    node = node_of("cpu-host")[1]
+    known = replace(node, levels=(replace(node.levels[0], start=1.0),))
+    found = with_rate(known, 0, replace(fit(1e9), start=2e-3), "calls")
+    assert found.levels[0].start == 2e-3
+    assert found.evidence["levels.rank.start"].kind == "measured"
+
+
 def test_rounding_keeps_four_digits_of_what_was_measured_and_all_of_the_rest():
     parent, node = node_of("h100-80g")
     found = rounded(with_rate(node, 0, fit(123.456789e9), "log"))

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from autoplan.files.machine_spec import load_hardware
-from autoplan.validate.measure.links import Call, call_terms, crossed, fit_level
+from autoplan.validate.measure.links import Call, call_terms, crossed, fit_cores, fit_level
 
 SIZES = [1 << shift for shift in range(10, 29, 2)]
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -35,13 +35,25 @@ def test_a_level_is_found_again(spec, sigma):
     made = calls(hardware, everybody, lambda: random.lognormvariate(0, sigma))
     neighbours = ((0, 1),)
     made += calls(hardware, neighbours, kinds=("send",))
-    wrong = replace(hardware.levels[0], latency=1.0, bandwidth=1.0)
+    wrong = replace(hardware.levels[0].timed(1.0), bandwidth=1.0)
     fitted = fit_level(made, replace(hardware, levels=(wrong,)), 0)
     level = hardware.levels[0]
     slack = 1e-6 if not sigma else 0.1
     assert fitted.latency == pytest.approx(level.latency, rel=slack)
     assert fitted.rate == pytest.approx(level.bandwidth * level.efficiency, rel=slack)
     assert fitted.typical_error() < max(1e-9, sigma)
+
+
+def test_what_busy_ranks_wait_for_is_told_from_the_latency_of_a_transfer():
+    here = load_hardware("cpu-host:2")
+    true = replace(here.levels[0], latency=1e-4, start=2e-3, bandwidth=7e8, efficiency=1.0)
+    hardware = replace(here, levels=(true,))
+    made = calls(hardware, ((0, 1),)) + calls(hardware, ((0, 1),), kinds=("send",))
+    fitted = fit_cores(made, here, 0)
+    assert (fitted.latency, fitted.start) == pytest.approx((1e-4, 2e-3), rel=1e-3)
+    assert fitted.rate == pytest.approx(7e8, rel=1e-3)
+    assert max(abs(row.error) for row in fitted.rows) < 1e-3
+    assert fit_cores(made[:4], here, 0).start == 0, "nothing to tell them apart by"
 
 
 def test_the_level_between_nodes_is_found_beside_those_inside():
