@@ -69,6 +69,8 @@ def test_flags_exist():
     known = {flag for command in COMMANDS.values() for p in command.params for flag in p.opts}
     known |= {flag for command in COMMANDS.values() for p in command.params
               for flag in p.secondary_opts}  # fmt: skip
+    scripts = "".join(path.read_text() for path in (ROOT / "scripts").glob("*.py"))
+    known |= set(re.findall(r'"(--[a-z][a-z-]+)"', scripts))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
     assert named <= known
 
