@@ -118,6 +118,8 @@ def remembered(telling: Collection[str]) -> Callable[[Record], Sequence[Sample]]
 def report(title: str, ratios: Sequence[float] | FloatArray, sources: Sequence[str]) -> None:
     """Errors by source."""
     print(f"\n{title}")
+    if not sources:
+        return
     table = []
     for source in dict.fromkeys(sources):
         errors = np.expm1([r for r, s in zip(ratios, sources, strict=True) if s == source])

@@ -72,12 +72,6 @@ class ConstantsFile(Strict):
         description="bytes moved over logits for the loss over those of reading and writing them "
         "once in the compute dtype; more where they are widened to fp32",
     )
-    optimizer_factor: Number = Field(
-        default=neutral("optimizer_factor"),
-        validate_default=True,
-        description="bytes moved by the optimizer step over those that one fused pass reads and "
-        "writes; more where gradients are clipped and weights cast in passes of their own",
-    )
     score_traffic: AmountNumber = Field(
         default=neutral("score_traffic"),
         validate_default=True,

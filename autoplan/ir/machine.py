@@ -235,7 +235,7 @@ HABITS: Mapping[str, str] = {
 
 NEUTRAL: Mapping[str, float] = {
     "layer_overlap": 0.0, "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0,
-    "optimizer_factor": 1.0, "network_efficiency": 1.0, "network_decline": 0.0,
+    "network_efficiency": 1.0, "network_decline": 0.0,
     "tensor_latency_s": 0.0,
     "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0, "gathered_kept": 0.0,
     "exchange_kept": 0.0,

@@ -129,7 +129,6 @@ SECONDS: Mapping[str, tuple[float, float, float]] = {
     "layer_overlap": (1.6, 0.0, 0.95),
     "network_efficiency": (1.6, 0.0, 1.0),
     "network_decline": (1.6, 0.0, inf),
-    "optimizer_factor": (1.2, 0.0, inf),
     "tensor_latency_s": (1.8, 0.0, inf),
 }
 """Number of a profile that decides seconds -> spread of its prior, least and most value.

@@ -11,7 +11,7 @@ from autoplan.cost.compute import Processor
 from autoplan.cost.uncertainty import NARROWEST, half_width
 from autoplan.ir.machine import NEUTRAL, Evidence
 from autoplan.ir.program import COLLECTIVES, Instr, Register, Segment
-from autoplan.ops import FAMILIES, Work
+from autoplan.ops import FAMILIES
 from autoplan.ops.attention import BACKWARD_PASSES, FORWARD_PASSES
 from tests.cost.machines import STACK, cluster
 
@@ -60,8 +60,7 @@ def test_the_loss_and_pointwise_operators_have_factors_of_their_own():
     stats, ids = Register("s", (1, 64, 2), "fp32", ""), Register("i", (1, 64), "int64", "")
     loss = FAMILIES["xent_stats"].measure(Instr("xent_stats", (0, 1), (2,)), [logits, ids], [stats])
     add = FAMILIES["add"].measure(Instr("add", (0, 1), (2,)), [logits, logits], [logits])
-    step = Work("optimizer", 0.0, 1e6)
-    factors = {"loss_factor": loss, "pointwise_factor": add, "optimizer_factor": step}
+    factors = {"loss_factor": loss, "pointwise_factor": add}
     for name, work in factors.items():
         for constant in factors:
             base = Processor(cluster(), stack()).work_seconds(work, "bf16")
