@@ -28,7 +28,7 @@ class Beside:
             keep for backward.
         gradients: most that the step ever holds of gradients.
         gathered: whole copies, at most, of activations that wait for backward in shards.
-        exchanged: one rank's gradients that it exchanges with others after backward.
+        exchanged: one rank's gradients that it exchanges with others at a time.
     """
 
     workspace: int

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoplan.boxing import Step
 from autoplan.cost.collectives import (
     Geometry,
     Terms,
@@ -139,10 +138,6 @@ class Pricer:
             geometry = group_geometry(np.array(groups, dtype=np.int64), self.hardware)
             self._named[key] = self._geometry_terms(kind, geometry)
         return self._named[key]
-
-    def step_terms(self, step: Step, mesh: Mesh) -> Terms:
-        """The price of one step of a route, per byte of one rank's input to it."""
-        return self.mesh_terms(step.kind, step.axes, mesh)
 
     def transfer_seconds(
         self, nbytes: float, source: int, target: int, concurrent: int | None = None

@@ -111,11 +111,11 @@ def _gathered(stage: StageProgram) -> int:
 
 
 def _exchanged(stage: StageProgram) -> int:
-    """Bytes of gradients that enter collectives after backward."""
+    """Bytes of gradients that enter collectives: of one micro-batch, where each is exchanged."""
     return sum(
         stage.segments[action.segment].registers[register].nbytes
         for action in stage.actions
-        if action.kind == "REDUCE" and action.segment
+        if action.kind == "REDUCE" and action.segment and action.micro_batch <= 0
         for instr in stage.segments[action.segment].code
         if instr.op in COLLECTIVES
         for register in instr.ins

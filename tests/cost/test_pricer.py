@@ -46,7 +46,8 @@ def test_steps_cost_what_their_instructions_cost(source: Layout, target: Layout)
     seconds = pricer.instruction_seconds(segment, MESH, {})
     steps = route(source, target, X.dims, (32, 64), MESH.sizes)
     operands = [segment.registers[instr.ins[0]].nbytes for instr in segment.code]
-    prices = [pricer.step_terms(step, MESH).of(n) for step, n in zip(steps, operands, strict=True)]
+    terms = [pricer.mesh_terms(step.kind, step.axes, MESH) for step in steps]
+    prices = [of.of(nbytes) for of, nbytes in zip(terms, operands, strict=True)]
     assert seconds.tolist() == prices
 
 

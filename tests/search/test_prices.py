@@ -34,7 +34,7 @@ def by_steps(pricer: Pricer, source, target, nbytes: float) -> float:
     total = 0.0
     for step in route(source, target, DIMS, EXTENT, MESH.sizes):
         pieces = prod(n for p, n in zip(step.before, MESH.sizes, strict=True) if p.kind == "S")
-        total += pricer.step_terms(step, MESH).of(nbytes / pieces)
+        total += pricer.mesh_terms(step.kind, step.axes, MESH).of(nbytes / pieces)
     return total
 
 

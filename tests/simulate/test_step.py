@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoplan.cost import Pricer, estimated_lines
@@ -56,3 +58,15 @@ def test_what_is_exchanged_and_gathered_is_counted():
     assert beside.exchanged == pytest.approx(counted["gradients"], rel=0.01)
     assert beside.gathered == 0
     assert alone[0][1].exchanged == alone[0][1].gathered == 0
+
+
+@pytest.mark.parametrize("name", ["batch", "sharded", "gathered"])
+def test_what_is_exchanged_at_a_time_does_not_grow_with_micro_batches(name):
+    """Also where every micro-batch exchanges its gradients."""
+    config, choices = SAMPLE[name]
+    pricer = Pricer(load_hardware("a100-80g:8"), STACK)
+    few, many = (
+        memory_parts(make_program(config, replace(choices, micro_batches=count)), pricer)
+        for count in (2, 4)
+    )
+    assert few[0][1].exchanged == many[0][1].exchanged > 0
