@@ -43,7 +43,7 @@ from autoplan.validate.calibrate import (
     unexplained,
 )
 from autoplan.validate.evaluate import measured_seconds
-from autoplan.validate.folds import WAYS, left_out
+from autoplan.validate.folds import WAYS, left_out, starts
 from autoplan.validate.knobs import UNFITTED, Knob, knobs_of, memory_knobs_of, read
 from autoplan.validate.samples import (
     MEASURED,
@@ -59,6 +59,8 @@ from autoplan.workflow.question import headroom_of
 Made = TypeVar("Made", bound=Sample)
 
 SEED = 5
+MEMORY_ITERATIONS = 20
+"""Steps of a fit to bytes, which need no simulation: to the end, wherever it starts."""
 SOURCE = "robust fit to published training runs, scripts/fit_published.py"
 
 
@@ -168,17 +170,21 @@ def places(knob: Knob, samples: Sequence[Sample]) -> Iterable[tuple[Path, dict, 
         document = json.loads(path.read_text())
         yield path, document, document["constants"], knob.path
         return
-    kinds = sorted({s.case.hardware.device.kind for s in samples if knob.concerns(s.case)})
-    for kind in kinds:
-        path = find_file(kind, "hardware_profiles", "hardware")
+    section, *rest = knob.path.split(".")
+    concerned = [s.case.hardware for s in samples if knob.concerns(s.case)]
+    machines = {m.device.kind if section == "device" else m.name: m for m in concerned}
+    for name in sorted(machines):
+        path = find_file(name, "hardware_profiles", "hardware")
         document = json.loads(path.read_text())
-        section, *rest = knob.path.split(".")
         holders = [document.get("device", {})]
         if section == "levels":
             holders = [level for level in document.get("levels", ()) if level["name"] == rest[0]]
-        name = rest[-1]
+        number = rest[-1]
+        if section == "device":
+            # What a kind of device takes from a relative becomes its own once it is fitted alone.
+            holders[0].setdefault(number, getattr(machines[name].device, number))
         for holder in holders:
-            for key in {name, f"{name}_us", name.replace("_flops", "_gflop")}:
+            for key in {number, f"{number}_us", number.replace("_flops", "_gflop")}:
                 if key in holder:
                     yield path, document, holder, key
 
@@ -228,11 +234,7 @@ def fit_memory(records: Sequence[Record], options: argparse.Namespace) -> None:
     """What decides bytes."""
     telling = {source_of(record) for record in records if record.oom}
     samples, sources = chosen(records, options.rows, remembered(telling))
-    knobs = memory_knobs_of([sample.case for sample in samples])
-    print(f"{len(samples)} peaks and outcomes, {len(knobs)} knobs", flush=True)
-    found = fit(
-        Fitter(samples, knobs, sources), models(samples, sources), 1, options.iterations, tell
-    )
+    found = fit_bytes(samples, sources)
     known = np.array([sample.known for sample in samples])
     for title, ratios in (
         ("before", found.before), ("after", found.after), ("left-out models", found.left_out),
@@ -243,6 +245,53 @@ def fit_memory(records: Sequence[Record], options: argparse.Namespace) -> None:
     show_knobs(found, samples)
     if options.write:
         write(found, samples)
+
+
+def fit_bytes(samples: Sequence[Sample], sources: Sequence[str]) -> Fit:
+    """The constants that peaks and outcomes identify, the others as the profiles have them.
+
+    Priors do not know the runs (`folds.starts`), so that the profiles' numbers can be made again.
+    """
+    knobs = memory_knobs_of([sample.case for sample in samples])
+    while True:
+        print(f"{len(samples)} peaks and outcomes, {len(knobs)} knobs", flush=True)
+        found = fit_apart(samples, sources, knobs)
+        told = [knob for index, knob in enumerate(knobs) if found.identified(index)]
+        if not told or len(told) == len(knobs):
+            return found
+        show_knobs(found, samples)
+        knobs = told
+
+
+def fit_apart(samples: Sequence[Sample], sources: Sequence[str], knobs: Sequence[Knob]) -> Fit:
+    """Sources that share no constant each on their own: priors weigh the same in any company."""
+    before = np.array([Fitter([s], (), ["one"]).ratio(0, np.zeros(0)) for s in samples])
+    after, left = before.copy(), before.copy()
+    x, sigmas = np.zeros(len(knobs)), np.ones(len(knobs))
+    for part in shared(samples, sources, knobs):
+        rows = [n for n, source in enumerate(sources) if source in part]
+        some, names = [samples[n] for n in rows], [sources[n] for n in rows]
+        mine = [k for k, knob in enumerate(knobs) if any(knob.concerns(s.case) for s in some)]
+        turning = [knobs[k] for k in mine]
+        fitter = Fitter(some, turning, names, starts(turning, some))
+        found = fit(fitter, models(some, names), 1, MEMORY_ITERATIONS)
+        tell(f"fitted to {', '.join(sorted(part))}")
+        x[mine], sigmas[mine] = found.x, found.sigmas
+        after[rows], left[rows] = found.after, found.left_out
+    return Fit(tuple(knobs), x, sigmas, before, after, left)
+
+
+def shared(
+    samples: Sequence[Sample], sources: Sequence[str], knobs: Sequence[Knob]
+) -> list[set[str]]:
+    """Sets of sources that some knob turns together."""
+    parts: list[set[str]] = []
+    for knob in knobs:
+        pairs = zip(samples, sources, strict=True)
+        mine = {source for sample, source in pairs if knob.concerns(sample.case)}
+        joined = [part for part in parts if part & mine]
+        parts = [part for part in parts if not part & mine] + [mine.union(*joined)]
+    return parts
 
 
 def report_fits(ratios: FloatArray, samples: Sequence[Sample]) -> None:

@@ -13,6 +13,7 @@ from autoplan.errors import InputError
 from autoplan.files.machine_spec import load_hardware
 from autoplan.files.stack import load_stack
 from autoplan.files.text import write_json
+from autoplan.ir.machine import Evidence
 from autoplan.ir.timeline import MEMORY_LINES
 from autoplan.presets.pins import parse_pins
 from autoplan.workflow import (
@@ -26,7 +27,7 @@ from autoplan.workflow import (
     plan_simulate,
     resolve,
 )
-from autoplan.workflow.prediction import memory_verdict
+from autoplan.workflow.prediction import memory_interval, memory_verdict
 from autoplan.workflow.question import filling_batch, usual_headroom, usual_precision
 from autoplan.workflow.torchrun import run_under_torchrun
 from autoplan.workflow.verbs import find_plan
@@ -139,6 +140,18 @@ def test_memory_verdict_has_three_values(target):
     assert verdict(10 * peak) == "fits"
     assert verdict(peak + 1) == "risky"
     assert verdict(peak - 1) == "no"
+
+
+def test_memory_is_less_sure_where_it_is_less_sure_what_is_kept(target):
+    """Of software that nobody described, whose activations are the most of it."""
+    stack, timeline = target.priced.plan.stack, target.priced.timeline
+    widths = []
+    for spread in (1.0, 1.2, 1.5):
+        kept = Evidence("assumed", "somewhere", spread)
+        unsure = replace(stack, evidence={**stack.evidence, "saved_factor": kept})
+        low, high = memory_interval(timeline, unsure)
+        widths.append(high - low)
+    assert widths[0] < widths[1] < widths[2]
 
 
 def test_a_plan_file_is_believed_only_about_its_decisions(target, tmp_path):

@@ -6,6 +6,7 @@ constant is read from `Hardware` or `Stack`, whose files say where it comes from
 
     compute       ops.Work            -> seconds     roofline with a ramp for small products
     collectives   groups of devices   -> Terms       latency and bandwidth of each level crossed
+      torus: what groups have of the links of one
     memory        counted bytes       -> lines of the memory account that are estimated
     flops         Graph               -> model FLOP of a step, what MFU is counted against
     uncertainty   how sure a step time is

@@ -18,7 +18,8 @@ MPICH" (ring, pairwise exchange); Cho et al. 2019, "BlueConnect" (hierarchical);
 "Massively scale your deep learning training with NCCL 2.4" (chains in a node, double binary trees
 across: logarithmic latency at the ring's rate). Libraries order a ring by topology, so it leaves a
 unit once. On a full mesh, n units have n - 1 links each and as many rings side by side (a complete
-directed graph falls into Hamiltonian cycles: Tillson 1980), so what they share grows with n.
+directed graph falls into Hamiltonian cycles: Tillson 1980), so what they share grows with n; so it
+does on a torus (`cost.torus`).
 Valid for messages over a fabric without oversubscription.
 
 Every pass also takes `start` once, the largest of the levels crossed. A switch that adds up what
@@ -43,6 +44,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.cost.torus import axes_of, detour, ring_steps
 from autoplan.ir.layout import Axis, Mesh
 from autoplan.ir.machine import Hardware, Level
 
@@ -221,9 +223,11 @@ def device_rate(level: Level, hardware: Hardware, sharing: int = 0) -> float:
     return rate if level.duplex else rate / DIRECTIONS
 
 
-def lanes(reach: Reach, level: Level) -> int:
-    """Links that a device uses at once: one, or one to each unit of its group on a full mesh."""
-    return max(1, reach.fan - 1) if level.mesh else 1
+def lanes(reach: Reach, level: Level) -> float:
+    """Links that a device uses at once: one, one to each unit of its group on a full mesh, or those
+    of each axis that its group spans of a torus.
+    """
+    return max(1, reach.fan - 1) if level.mesh else axes_of(reach.fan, level)
 
 
 class Protocol(NamedTuple):
@@ -288,7 +292,8 @@ def hierarchical_line(
         level = hardware.levels[index]
         way = protocol(level, short)
         across_nodes = hardware.spans[index] >= hardware.devices_per_node
-        steps = (reach.fan - 1).bit_length() if reduces and across_nodes else reach.fan - 1
+        steps = ring_steps(reach.fan, level)
+        steps = (reach.fan - 1).bit_length() if reduces and across_nodes else steps
         seconds += steps * way.latency
         part = (reach.fan - 1) / reach.fan / lanes(reach, level)
         if reduces and way.in_switch:
@@ -308,7 +313,7 @@ def direct_line(geometry: Geometry, hardware: Hardware, short: bool = False) -> 
     for reach, level in zip(geometry.levels, hardware.levels, strict=True):
         way = protocol(level, short)
         seconds += reach.peers * way.latency
-        share = reach.peers / geometry.ranks / lanes(reach, level)
+        share = reach.peers / geometry.ranks / lanes(reach, level) * detour(reach.fan, level)
         per_byte += share / (device_rate(level, hardware) * way.share)
     return Line(seconds, per_byte)
 

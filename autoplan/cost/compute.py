@@ -41,7 +41,9 @@ TILE_ROWS = 16
 PADDING_ROWS = TILE_ROWS / 2
 """Rows that padding to whole tiles wastes on average: half a tile."""
 ATTENTION = ("attention", "attention_grad")
-TRAFFIC_FACTORS = {"pointwise": "pointwise_factor", "loss": "loss_factor"}
+TRAFFIC_FACTORS = {
+    "pointwise": "pointwise_factor", "loss": "loss_factor", "optimizer": "update_factor",
+}  # fmt: skip
 """Kind of streaming work -> the stack's constant: its traffic over that of single operators."""
 COPY_PASSES = 2
 """A copy reads and writes each byte."""

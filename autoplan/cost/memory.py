@@ -26,16 +26,17 @@ class Beside:
         workspace: largest temporary of any instruction that runs there.
         scores: one copy, in the compute dtype, of all attention scores that plain attention would
             keep for backward.
-        gradients: most that the step ever holds of gradients.
         gathered: whole copies, at most, of activations that wait for backward in shards.
-        exchanged: one rank's gradients that it exchanges with others at a time.
+        unadded: all gradients of one micro-batch, in the dtype of the parameters.
+        held: the counted lines when most is held, with buffers that exist throughout the step;
+            None: when most is counted.
     """
 
     workspace: int
     scores: int = 0
-    gradients: int = 0
     gathered: int = 0
-    exchanged: int = 0
+    unadded: int = 0
+    held: Mapping[str, int] | None = None
 
 
 def estimated_lines(counted: Mapping[str, int], beside: Beside, stack: Stack) -> dict[str, int]:
@@ -46,22 +47,22 @@ def estimated_lines(counted: Mapping[str, int], beside: Beside, stack: Stack) ->
         beside: what else there is.
         stack: its `saved_factor` is what it keeps of activations over what backward reads,
             `logits_kept` copies of counted logits, `scores_kept` copies of scores (none with fused
-            attention), `gathered_kept` of whole activations that could be gathered again,
-            `exchange_kept` of gradients in buckets. `allocator_fraction` is a share of all that,
-            since it comes from the allocator; `framework_bytes` does not. With the habit
-            `gradient_buffers` gradients lie in buffers that exist throughout the step.
+            attention), `gathered_kept` of whole activations that could be gathered again.
+            `allocator_fraction` is a share of all that, since it comes from the allocator;
+            `framework_bytes` does not. With the habit `late_accumulation` there are a
+            micro-batch's gradients beside those that add up.
 
     Source: the stack's constants; a caching allocator rounds and fragments in proportion.
     """
-    constants = stack.constants
-    kept = (constants["saved_factor"] - 1) * counted.get("activations", 0)
-    kept += constants["logits_kept"] * counted.get("logits", 0)
+    constants, held = stack.constants, beside.held or counted
+    kept = (constants["saved_factor"] - 1) * held.get("activations", 0)
+    kept += constants["logits_kept"] * held.get("logits", 0)
     kept += constants["scores_kept"] * beside.scores
     kept += constants["gathered_kept"] * beside.gathered
-    kept += constants["exchange_kept"] * beside.exchanged
-    if "gradient_buffers" in stack.habits:
-        kept += max(0, beside.gradients - counted.get("gradients", 0))
-    workspace = beside.workspace + ceil(kept)
+    if "late_accumulation" in stack.habits:
+        kept += beside.unadded
+    buffers = sum(held.values()) - sum(counted.values())
+    workspace = beside.workspace + buffers + ceil(kept)
     allocated = sum(counted.values()) + workspace
     return {
         "workspace": workspace,

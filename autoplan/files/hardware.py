@@ -3,12 +3,14 @@
 Units stand in the keys of the file (`memory_gib`, `bandwidth_gb_per_s`, `latency_us`) and vanish
 in the noun, which has bytes, seconds, FLOP/s and bytes per second. Levels stand innermost first and
 are named after the unit they count: a level `node` of size 8 joins 8 nodes. Devices below the level
-named `node` share a host; without such a level all of them do. What is not known is absent.
+named `node` share a host; without such a level all of them do. Where links join the devices of many
+hosts as one, as those of a torus do, that level is named `slice`, and `host` is all hosts of one.
+What is not known is absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -39,6 +41,8 @@ from autoplan.ir.machine import Device, Evidence, Hardware, Host, Level
 
 NODE = "node"
 """Name of the level that counts hosts."""
+NODES = (NODE, "slice")
+"""Names of the level beyond which devices are joined by a network alone."""
 
 MOST_DEVICES = 1 << 20
 
@@ -63,6 +67,7 @@ LEVEL_KEYS: Mapping[str, tuple[str, Unit]] = {
     "latency": ("latency_us", MICROSECONDS),
     "shared_by": ("shared_by", PLAIN),
     "efficiency": ("efficiency", PLAIN),
+    "torus": ("torus", PLAIN),
     "start": ("start_us", MICROSECONDS),
     "in_switch": ("in_switch", PLAIN),
     "short_share": ("short_share", PLAIN),
@@ -70,8 +75,8 @@ LEVEL_KEYS: Mapping[str, tuple[str, Unit]] = {
     "short_latency": ("short_latency_us", MICROSECONDS),
 }
 NEUTRAL: Mapping[str, float] = {
-    "start": 0.0, "in_switch": 0.0, "short_share": 0.0, "short_start": 0.0, "short_latency": 0.0,
-    "contention": 1.0,
+    "torus": 0, "start": 0.0, "in_switch": 0.0, "short_share": 0.0, "short_start": 0.0,
+    "short_latency": 0.0, "contention": 1.0,
 }  # fmt: skip
 """Values of attributes that are absent from a file where nothing else is said of them."""
 HOST_KEYS: Mapping[str, tuple[str, Unit]] = {
@@ -81,7 +86,7 @@ HOST_KEYS: Mapping[str, tuple[str, Unit]] = {
     "contention": ("contention", PLAIN),
 }
 
-_WHOLE = ("memory", "size", "shared_by", "cores")
+_WHOLE = ("memory", "size", "shared_by", "torus", "cores")
 """Attributes that are whole numbers in base units."""
 
 PeakDtype = Literal["fp64", "fp32", "bf16", "fp16", "fp8"]
@@ -116,6 +121,7 @@ class LevelFile(Strict):
     peer_to_peer: bool = True
     efficiency: ShareNumber = Field(default={"value": 1.0}, validate_default=True)
     mesh: bool = False
+    torus: CountNumber | None = None
     start_us: AmountNumber | None = None
     in_switch: AmountNumber | None = None
     short_share: PartNumber | None = None
@@ -159,6 +165,8 @@ def parse_hardware(document: object, source: str, path: str = "$") -> Hardware:
     for index, name in enumerate(names):
         if name in names[:index]:
             problems.add(f"{path}.levels[{index}].name", name, "each level name once")
+        if file.levels[index].mesh and file.levels[index].torus:
+            problems.add(f"{path}.levels[{index}].torus", "a mesh and a torus", "one of them")
     count = prod(int(level.size.value) for level in file.levels)
     if count > MOST_DEVICES:
         problems.add(f"{path}.levels", f"{count} devices", f"at most {MOST_DEVICES} devices")
@@ -218,11 +226,14 @@ def _numbers(
     return values
 
 
-def devices_per_node(levels: tuple[Level, ...]) -> int:
-    """Devices below the level named `node`, or all where there is none."""
-    names = [level.name for level in levels]
-    inside = names.index(NODE) if NODE in names else len(levels)
-    return prod(level.size for level in levels[:inside])
+def levels_inside(levels: Sequence[Level]) -> int:
+    """How many levels lie below the one that counts nodes; all where there is none."""
+    return next((i for i, level in enumerate(levels) if level.name in NODES), len(levels))
+
+
+def devices_per_node(levels: Sequence[Level]) -> int:
+    """Devices below the level that counts nodes, or all where there is none."""
+    return prod(level.size for level in levels[: levels_inside(levels)])
 
 
 def dump_hardware(hardware: Hardware) -> dict[str, Any]:

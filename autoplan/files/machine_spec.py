@@ -25,8 +25,9 @@ from autoplan.files.hardware import (
     HOST_KEYS,
     LEVEL_KEYS,
     MOST_DEVICES,
-    NODE,
+    NODES,
     devices_per_node,
+    levels_inside,
     parse_hardware,
 )
 from autoplan.files.problems import Problems
@@ -36,6 +37,7 @@ from autoplan.ir.machine import Evidence, Hardware, Level
 
 FOLDER = "hardware_profiles"
 _SET = "--set"
+_NODES = " or ".join(f"`{name}`" for name in NODES)
 _SIZE = re.compile(r"[1-9]\d{0,8}(x[1-9]\d{0,8})?")
 _LEVEL_FLAGS = ("duplex", "peer_to_peer", "mesh")
 _HOST_FLAG = "ranks_share_cores"
@@ -93,8 +95,7 @@ def resize(hardware: Hardware, size: str) -> Hardware:
         problems.add("", size, "a size: N devices or NODESxDEVICES, such as 64 or 8x8")
         problems.check()
     first, _, second = size.partition("x")
-    names = [level.name for level in hardware.levels]
-    inside = names.index(NODE) if NODE in names else len(names)
+    inside = levels_inside(hardware.levels)
     inner, outer = hardware.levels[:inside], hardware.levels[inside:]
     if not second:
         sizes = _fill(hardware.levels, int(first), True, problems)
@@ -102,7 +103,7 @@ def resize(hardware: Hardware, size: str) -> Hardware:
         sizes = _fill(inner, int(second), False, problems)
         sizes += _fill(outer, int(first), True, problems)
     else:
-        problems.add("", size, "N devices: this profile has no level `node`")
+        problems.add("", size, f"N devices: this profile has no level {_NODES}")
     problems.check()
     if prod(sizes) > MOST_DEVICES:
         problems.add("", size, f"at most {MOST_DEVICES} devices")

@@ -72,6 +72,12 @@ class ConstantsFile(Strict):
         description="bytes moved over logits for the loss over those of reading and writing them "
         "once in the compute dtype; more where they are widened to fp32",
     )
+    update_factor: Number = Field(
+        default=neutral("update_factor"),
+        validate_default=True,
+        description="bytes moved to clip gradients and update parameters over those of reading and "
+        "writing each operand once; more where a chain of kernels does it",
+    )
     score_traffic: AmountNumber = Field(
         default=neutral("score_traffic"),
         validate_default=True,
@@ -106,14 +112,14 @@ class ConstantsFile(Strict):
     network_decline: AmountNumber = Field(
         default=neutral("network_decline"),
         validate_default=True,
-        description="d: collectives over n > 2 nodes reach the share (2/n)^d of that rate; 0 where "
-        "the fabric carries all pairs at once",
+        description="d: on a machine of n > 2 nodes collectives between them reach the share "
+        "(2/n)^d of that rate; 0 where the fabric carries all pairs at once",
     )
-    tensor_latency_s: AmountNumber = Field(
-        default=neutral("tensor_latency_s"),
+    bucket_bytes: AmountNumber = Field(
+        default=neutral("bucket_bytes"),
         validate_default=True,
-        description="seconds that a collective of one parameter takes beside the links' latency, "
-        "where the stack communicates tensor by tensor instead of in buckets",
+        description="bytes of a message in which gradients are summed over ranks, about; 0: those "
+        "of a layer are one message",
     )
     saved_factor: Number = Field(
         default=neutral("saved_factor"),
@@ -136,11 +142,6 @@ class ConstantsFile(Strict):
         validate_default=True,
         description="share of the activations that are gathered in the forward pass and kept whole "
         "for backward; 0 where backward gathers them again",
-    )
-    exchange_kept: AmountNumber = Field(
-        default=neutral("exchange_kept"),
-        validate_default=True,
-        description="bytes of buckets in which gradients are exchanged over those of the gradients",
     )
     framework_bytes: AmountNumber = Field(
         description="bytes of device memory taken by context, libraries and communicator buffers"

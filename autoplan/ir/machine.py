@@ -63,6 +63,8 @@ class Level:
         efficiency: share of `bandwidth` that a large ring collective reaches.
         mesh: whether every pair of units has a link of its own, of which `bandwidth` is one's:
             who talks to n units at once has n of them.
+        torus: axes of the torus that the units form, whose `bandwidth` is that of one axis, both
+            ways round; 0: none.
         start: seconds that a pass of a collective takes once, beside its steps and bytes: launch,
             and the time until all channels run at the full rate.
         in_switch: share of the rate (bandwidth · efficiency) at which the switch adds up what
@@ -81,6 +83,7 @@ class Level:
     peer_to_peer: bool = True
     efficiency: float = 1.0
     mesh: bool = False
+    torus: int = 0
     start: float = 0.0
     in_switch: float = 0.0
     short_share: float = 0.0
@@ -101,7 +104,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host of one node.
+    """The host of one node, or all hosts of a slice.
 
     Attributes:
         memory: bytes per node.
@@ -139,7 +142,7 @@ class Hardware:
         levels: innermost first.
         host: host of one node.
         evidence: path of a number (`levels.node.bandwidth`) -> where it comes from.
-        devices_per_node: devices that share a host.
+        devices_per_node: devices of a node, which share a host, or of a slice.
     """
 
     name: str
@@ -220,12 +223,18 @@ QUANTITIES = (
 HABITS: Mapping[str, str] = {
     "eager_kernels": "an operator runs as the kernels of its parts, none of them fused",
     "gradient_buffers": "gradients lie in buffers that exist throughout the step",
+    "late_accumulation": "a micro-batch's gradients are added up when its backward pass has ended",
     "late_exchange": "gradients of split states are exchanged after backward, not beside it",
     "balance_by_parameters": "a stage ends with the block that exceeds its share of weights",
+    "batch_of_device": "a micro-batch is published as sequences over devices, not over replicas",
     "ends_count": "stages are even in layers where embedding and head stand for one each",
+    "fused_loss": "the loss widens logits a row at a time, and keeps no copy of them in fp32",
     "gathered_logits": "the loss is computed on whole logits, not on vocabulary parts",
+    "lone_exchange": "gradients are exchanged while nothing is computed",
     "recompute_scores": "plain attention computes its scores again in the backward pass",
     "remainder_last": "layers left over by an even split go to the last stages, not the first",
+    "split_in_node": "the state of weights is split inside a node and copied between nodes",
+    "tensorwise_gather": "split parameters are gathered tensor by tensor, not a layer together",
     "selective_alternate": "selective recompute is that of every second layer of a stage",
     "pad_vocab_64": "the vocabulary is padded to a multiple of 64 x tp",
     "pad_vocab_128": "the vocabulary is padded to a multiple of 128 x tp",
@@ -236,9 +245,8 @@ HABITS: Mapping[str, str] = {
 NEUTRAL: Mapping[str, float] = {
     "layer_overlap": 0.0, "loss_factor": 1.0, "score_traffic": 0.0, "crossed_floor_s": 0.0,
     "network_efficiency": 1.0, "network_decline": 0.0,
-    "tensor_latency_s": 0.0,
+    "bucket_bytes": 0.0, "update_factor": 1.0,
     "saved_factor": 1.0, "logits_kept": 0.0, "scores_kept": 0.0, "gathered_kept": 0.0,
-    "exchange_kept": 0.0,
 }  # fmt: skip
 """Constants that change nothing, of a stack that does not state them."""
 

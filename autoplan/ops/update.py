@@ -44,7 +44,7 @@ def _norm_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) 
 def _accumulate_work(instr: Instr, ins: Sequence[Register], outs: Sequence[Register]) -> Work:
     """What is added is widened to the accumulator's dtype."""
     workspace = 0.0 if ins[0].dtype == ins[1].dtype else float(ins[0].nbytes)
-    return Work("optimizer", 0.0, streaming("optimizer", ins, outs).nbytes, workspace)
+    return Work("optimizer_accumulate", 0.0, streaming("optimizer", ins, outs).nbytes, workspace)
 
 
 def _in_blocks(wide: int, widened: int) -> WorkRule:

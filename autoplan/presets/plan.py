@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from autoplan.errors import InputError, Problem, Refusal
 from autoplan.ir.graph import Block, Graph
@@ -44,6 +45,8 @@ AXIS_ROLES = ("cp", "tp", "tp2", "dp")
 may be split last, so that it is the innermost split of whatever dim it takes."""
 DEFAULT_ORDER = ("tp", "tp2", "cp", "dp", "pp")
 """Physical order, innermost first."""
+SPLIT_INSIDE = "split_in_node"
+"""The habit of `ir.machine.HABITS` that keeps the splits of state inside nodes."""
 
 TENSOR_SPLITS: Mapping[str, tuple[Choice, Choice]] = {
     "q": ("g", "m"), "kv": ("g", "m"), "attention": ("g", "g"), "o": ("g", "m"),
@@ -69,6 +72,7 @@ class Settings:
         schedule, recompute: families.
         layers: decoder layers per virtual stage.
         gathered_logits: whether the loss is computed on whole logits.
+        together: replicas of a node, where state is split over these and no others; else 0.
     """
 
     degrees: Mapping[str, int]
@@ -82,6 +86,7 @@ class Settings:
     recompute: str
     layers: tuple[int, ...]
     gathered_logits: bool = False
+    together: int = 0
 
 
 def settle(
@@ -126,6 +131,7 @@ def settle(
         degrees, chunks, order, bool(values.get("sp", True)), bool(values.get("vocab", True)),
         zero, micro, str(values["schedule"]), settled_recompute(values, stack), layers,
         "gathered_logits" in stack.habits,
+        _together(degrees, order, hardware.devices_per_node) if SPLIT_INSIDE in stack.habits else 0,
     )  # fmt: skip
 
 
@@ -158,6 +164,14 @@ def _order(text: str, problems: list[Problem]) -> tuple[str, ...]:
     if unknown:
         problems.append(Problem("--pin", "order", text, "keys among " + ", ".join(DEGREES)))
     return (*given, *(key for key in DEFAULT_ORDER if key not in given))
+
+
+def _together(degrees: Mapping[str, int], order: Sequence[str], node: int) -> int:
+    """Replicas that a node of so many devices holds; 0 where it holds no two."""
+    inner = prod(degrees[key] for key in order[: order.index("dp")])
+    dp = degrees["dp"]
+    held = (n for n in range(2, dp + 1) if dp % n == node % (n * inner) == 0)
+    return max(held, default=0)
 
 
 def build_plan(
@@ -210,13 +224,14 @@ def build_plan(
 def _state_parts(settings: Settings, hidden: int) -> int:
     """Replicas over which state splits: the largest divisor of dp by which weights divide.
 
-    Every weight has the model width, which tp2 and cp split as well.
+    Every weight has the model width, which tp2 and cp split as well. A stack may split state among
+    the replicas of a node only, a divisor of theirs then.
     """
     dp = settings.degrees["dp"]
     if not settings.zero:
         return dp
-    others = settings.degrees["tp2"] * settings.degrees["cp"]
-    return max((n for n in range(1, dp + 1) if dp % n == hidden % (n * others) == 0), default=1)
+    most, others = settings.together or dp, settings.degrees["tp2"] * settings.degrees["cp"]
+    return max((n for n in range(1, most + 1) if most % n == hidden % (n * others) == 0), default=1)
 
 
 def _meshes(
@@ -346,9 +361,12 @@ def _stored(
         raw = layouts.raw_gradient(name)
     axes = tuple(i for i in splittable_axes(used, raw) if roles[i] in ("dp", "cp"))
     tensor = (block.tensors[name].dims, extent, sizes)
-    stored = stored_at(LEVELS[settings.zero], used, raw, axes, tensor)
-    if stored.optimizer == used and roles.count("dp") > 1:
+    inner = axes
+    if roles.count("dp") > 1:
         inner = tuple(axis for axis in axes if axis != roles.index("dp"))
+    axes = inner if settings.together else axes
+    stored = stored_at(LEVELS[settings.zero], used, raw, axes, tensor)
+    if stored.optimizer == used and inner != axes:
         stored = stored_at(LEVELS[settings.zero], used, raw, inner, tensor)
     if name not in block.trainable:
         return Stored(stored.parameter, stored.parameter, stored.parameter)

@@ -175,8 +175,12 @@ class StorageOptions:
             self._routes[dims] = table.number, self.transitions.routes(table), float(prod(extent))
         number, routes, elements = self._routes[dims]
         nbytes = elements * DTYPE_BYTES[dtype]
-        seconds, per_byte = routes.line(number[ends[0]], number[ends[1]], nbytes / share)
-        return per_byte * nbytes, seconds
+        summed = any(placement.kind == "P" for placement in ends[0])
+        part = self._elements(dims, ends[0]) * DTYPE_BYTES[dtype]
+        count = self.transitions.pricer.message_count(summed, part, share)
+        size = nbytes / share / count
+        seconds, per_byte = routes.line(number[ends[0]], number[ends[1]], size)
+        return per_byte * nbytes, seconds * count
 
     def _elements(self, dims: tuple[str, ...], layout: Layout) -> float:
         key = (dims, layout)

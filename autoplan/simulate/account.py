@@ -39,7 +39,7 @@ class Account:
         action: index of the first action that reaches it, or -1 if nothing is ever counted.
         instruction: index of the instruction in its segment, or -1 where the action calls none.
         in_flight: largest number of micro-batches between their first and last F or B.
-        gradients: most bytes of gradients at the end of any action.
+        others: bytes by counted line where everything but gradients is largest.
     """
 
     peak: int
@@ -47,7 +47,7 @@ class Account:
     action: int
     instruction: int
     in_flight: int
-    gradients: int = 0
+    others: Mapping[str, int]
 
 
 class Profile(NamedTuple):
@@ -76,20 +76,17 @@ def account(stage: StageProgram) -> Account:
     in_flight = _in_flight(stage.actions)
     resident = _line_bytes(spec.register for spec in stage.resident)
     if all(profiles[index].high[0] == NO_MARK for index in set(indices)):
-        return Account(int(resident.sum()), _named(resident), -1, -1, in_flight)
+        return Account(int(resident.sum()), _named(resident), -1, -1, in_flight, _named(resident))
     order = np.array(indices, dtype=np.int64)
     net = np.array([profile.net for profile in profiles], dtype=np.int64)
     high = np.array([profile.high for profile in profiles], dtype=np.int64)
-    change = net.sum(axis=1)[order]
-    before = int(resident.sum()) + np.cumsum(change) - change
-    counts = before + high.sum(axis=1)[order]
-    at = int(counts.argmax())
-    earlier = np.bincount(order[:at], minlength=len(net))
-    lines = resident + earlier @ net + high[order[at]]
-    line = _LINE["gradients"]
-    gradients = int(resident[line] + np.cumsum(net[order, line]).max(initial=0))
+    before = np.cumsum(net[order], axis=0) - net[order]
+    lines = resident + before + high[order]
+    at = int(lines.sum(axis=1).argmax())
+    others = lines[int((lines.sum(axis=1) - lines[:, _LINE["gradients"]]).argmax())]
     place = profiles[order[at]].at
-    return Account(int(counts[at]), _named(lines), at, place, in_flight, gradients)
+    peak = int(lines[at].sum())
+    return Account(peak, _named(lines[at]), at, place, in_flight, _named(others))
 
 
 LOADED = ("parameter", "master")

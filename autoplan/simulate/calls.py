@@ -19,10 +19,6 @@ KINDS = (
 """What a stage's time goes to. Collectives and sends: only what computing waits for. `fixed`:
 seconds of a step that belong to no action."""
 
-TENSORWISE = frozenset({"all_gather", "reduce_scatter"})
-"""Collectives that a stack may do tensor by tensor: parts have owners. Sums lie in buckets."""
-EXCHANGES = frozenset({"GATHER", "REDUCE", "STEP"})
-"""Kinds of call that communicate parameters and gradients."""
 
 Shares = tuple[tuple[str, float], ...]
 """(kind, share of the time), adding up to 1."""
@@ -107,11 +103,9 @@ class CallTable:
     ) -> tuple[float, Shares]:
         """Seconds of a call, and what they count as; blocks take at least the host's time."""
         seconds: dict[str, float] = defaultdict(float)
-        table = self.pricer.instruction_seconds(segment, stage.mesh, self.program.groups).tolist()
-        latency = self.pricer.tensor_latency if kind in EXCHANGES else 0.0
-        for what, taken, instr in zip(self.pricer.kinds(segment), table, segment.code, strict=True):
-            tensors = len(instr.ins) if instr.op in TENSORWISE else 0
-            seconds[what] += taken + latency * tensors
+        table = self.pricer.instruction_seconds(segment, stage.mesh, self.program.groups, kind)
+        for what, taken in zip(self.pricer.kinds(segment), table.tolist(), strict=True):
+            seconds[what] += taken
         if kind in ("F", "B"):
             self._hide(seconds)
         total = sum(seconds.values())

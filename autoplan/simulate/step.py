@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, prod
 
 from autoplan.cost import Beside, Pricer, estimated_lines
 from autoplan.ir.machine import Hardware, Stack
-from autoplan.ir.program import COLLECTIVES, Program, StageProgram
+from autoplan.ir.program import Program, Register, StageProgram
 from autoplan.ir.timeline import Timeline
+from autoplan.ir.workload import DTYPE_BYTES
 from autoplan.simulate.account import Account, account, load_bytes, state_bytes
 from autoplan.simulate.calls import KINDS
 from autoplan.simulate.engine import run
@@ -68,7 +69,7 @@ def memory_parts(program: Program, pricer: Pricer) -> tuple[tuple[Mapping[str, i
     """What every stage's memory is worked out from: the counted lines, and what is beside them.
 
     Neither depends on a constant of the stack, so `cost.estimated_lines` gives the account of the
-    same Program under other constants without counting again.
+    same Program under other constants without counting again; habits do count.
     """
     accounts = [(stage, account(stage)) for stage in program.stages]
     return tuple((counted.lines, _beside(stage, counted, pricer)) for stage, counted in accounts)
@@ -80,13 +81,37 @@ def _memory(stage: StageProgram, counted: Account, pricer: Pricer) -> Mapping[st
     return {**counted.lines, **estimated_lines(counted.lines, beside, pricer.stack)}
 
 
+def _held(stage: StageProgram, counted: Account, stack: Stack) -> Mapping[str, int]:
+    """The counted lines when most is held, with buffers of gradients where the stack has them.
+
+    Source of their size: a whole gradient, in the dtype that adds up, of every trained parameter as
+    the rank stores it; such as Megatron-LM's and nanotron's, which allot them before the first
+    step and do not split them with the state.
+    """
+    if "gradient_buffers" not in stack.habits:
+        return counted.lines
+    buffers = sum(
+        prod(register.shape) * DTYPE_BYTES[stage.gradients[name].register.dtype]
+        for name, register in _trained(stage)
+    )
+    held = {**counted.others, "gradients": max(buffers, counted.others["gradients"])}
+    return held if sum(held.values()) > counted.peak else counted.lines
+
+
+def _trained(stage: StageProgram) -> Iterator[tuple[str, Register]]:
+    """Name and register of every parameter that a rank stores and trains."""
+    for spec in stage.resident:
+        if spec.source[0] == "parameter" and spec.source[1] in stage.gradients:
+            yield spec.source[1], spec.register
+
+
 def _beside(stage: StageProgram, counted: Account, pricer: Pricer) -> Beside:
     return Beside(
         workspace=max(map(pricer.segment_workspace, stage.segments.values()), default=0),
         scores=_scores(stage, counted.in_flight, pricer),
-        gradients=counted.gradients,
         gathered=counted.in_flight * _gathered(stage),
-        exchanged=_exchanged(stage),
+        unadded=sum(register.nbytes for _, register in _trained(stage)),
+        held=_held(stage, counted, pricer.stack),
     )
 
 
@@ -108,18 +133,6 @@ def _gathered(stage: StageProgram) -> int:
             for out in instr.outs
         )
     return found
-
-
-def _exchanged(stage: StageProgram) -> int:
-    """Bytes of gradients that enter collectives: of one micro-batch, where each is exchanged."""
-    return sum(
-        stage.segments[action.segment].registers[register].nbytes
-        for action in stage.actions
-        if action.kind == "REDUCE" and action.segment and action.micro_batch <= 0
-        for instr in stage.segments[action.segment].code
-        if instr.op in COLLECTIVES
-        for register in instr.ins
-    )
 
 
 def _scores(stage: StageProgram, in_flight: int, pricer: Pricer) -> int:

@@ -1,6 +1,7 @@
 """Validation (floor 6): predictions beside what was measured, by others and here.
 
     express     a recorded run -> model, machine, stack, workload and pins, or why not
+    devices     the name of a device, as printed -> its hardware profile
     evaluate    that, priced by the ordinary path: Plan, Program, simulation
     standing    which runs are judged, together with which, and which apart
     score       errors, fits, order, regret, coverage;  statistics: how these are counted

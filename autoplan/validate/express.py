@@ -8,13 +8,14 @@ planner has no words for raises `NotExpressedError` with the reason; nothing is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 from autoplan.errors import AutoplanError, InputError, Problem
 from autoplan.files.data import bundled_names
+from autoplan.files.hardware import levels_inside
 from autoplan.files.machine_spec import FOLDER, load_hardware
 from autoplan.files.stack import load_stack, recorded_stacks
 from autoplan.files.workload import parse_workload, precision_document
@@ -26,17 +27,12 @@ from autoplan.ir.record import Record, Shape
 from autoplan.ir.workload import PRECISIONS, Optimizer, Precision, Workload
 from autoplan.presets.legal import padded_vocab
 from autoplan.presets.pins import PARSERS, Pins, parse_pins
+from autoplan.validate.devices import board_of, profile_named
 
 GENERIC = "generic"
 """The stack of a record whose software nobody has described."""
 USUAL_VOCAB = 50304
 """GPT-2's vocabulary, padded to a multiple of 128: taken where a source does not say."""
-KINDS: Mapping[str, str] = {
-    "a100": "a100-80g", "a100-sxm": "a100-80g", "h100": "h100-80g", "h800": "h800-80g",
-    "a800": "a800-80g", "rtx-4090": "rtx4090", "rtx-4090-24g": "rtx4090", "4090": "rtx4090",
-    "v100": "v100-16g",
-}  # fmt: skip
-"""Published names of devices -> profile, where they differ from its own."""
 NO_SCHEDULE = ("dp", "")
 
 
@@ -146,18 +142,25 @@ def profile_of(device: str | None) -> str:
     """
     if device is None:
         raise NotExpressedError("the device is not published")
-    word = re.sub(r"[ _]+", "-", device.strip().lower())
-    word = re.sub(r"(\d)gb", r"\1g", word)
-    name = KINDS.get(word, word)
     if device.endswith(".json") and Path(device).is_file():
         return device
-    if name not in bundled_names(FOLDER):
-        raise NotExpressedError(f"no hardware profile for {device}")
+    name = profile_named(device)
+    if name is None:
+        switched = board_of(device)
+        why = f", whose boards no switch joins as it does those of {switched}" if switched else ""
+        raise NotExpressedError(f"no hardware profile for {device}{why}")
     return name
 
 
+def on_fabric(name: str, inter: str) -> str:
+    """The profile of a device behind the fabric that a text names, where there is one of it."""
+    words = re.findall(r"[a-z]+", inter.lower())
+    named = (f"{name}-{word}" for word in words)
+    return next((known for known in named if known in bundled_names(FOLDER)), name)
+
+
 def _hardware(record: Record, assumed: list[str]) -> Hardware:
-    name = profile_of(record.device)
+    name = on_fabric(profile_of(record.device), record.inter or "")
     count, per_node = record.devices, record.per_node
     rate = node_gigabits(record.inter or "", per_node or 1)
     if rate is None and per_node and count > per_node:
@@ -167,18 +170,24 @@ def _hardware(record: Record, assumed: list[str]) -> Hardware:
 
 @lru_cache(maxsize=1024)
 def _machine(name: str, count: int, per_node: int | None, gigabits: float | None) -> Hardware:
-    """A profile's machine of a size; `gigabits` a second leave a node in all."""
+    """A profile's machine of a size; `gigabits` a second leave a node in all.
+
+    What a source calls a node is what the profile calls so, a node or slice, of any size; or else
+    a whole unit of some level: a rack, whose nodes the profile tells apart.
+    """
     whole = load_hardware(name)
-    nodes = [level for level in whole.levels if level.name == "node"]
-    if per_node is None or not nodes or count < per_node:
+    inside, levels = levels_inside(whole.levels), whole.levels
+    if per_node is None or inside == len(levels) or count < per_node:
         return load_hardware(f"{name}:{count}")
     if count % per_node:
         raise NotExpressedError(f"{count} devices do not fill nodes of {per_node}")
+    racks = [i for i in range(inside + 1, len(levels)) if whole.spans[i] == per_node]
+    joined, size = (racks[0], count) if racks else (inside, f"{count // per_node}x{per_node}")
     overrides = {}
     if gigabits is not None:
-        link = gigabits / 8 * nodes[0].shared_by / per_node
-        overrides["levels.node.bandwidth"] = f"{link}GB/s"
-    return load_hardware(f"{name}:{count // per_node}x{per_node}", overrides)
+        link = gigabits / 8 * levels[joined].shared_by / per_node
+        overrides[f"levels.{levels[joined].name}.bandwidth"] = f"{link}GB/s"
+    return load_hardware(f"{name}:{size}", overrides)
 
 
 def node_gigabits(text: str, per_node: int) -> float | None:
@@ -271,6 +280,8 @@ def _pins(record: Record, config: DecoderConfig, stack: Stack, assumed: list[str
         raise NotExpressedError("mixture of experts")
     pins = {key: parallel.get(key) or 1 for key in ("tp", "pp", "cp")}
     pins["micro_batch"] = record.micro_batch
+    if "batch_of_device" in stack.habits:
+        pins["micro_batch"] *= prod(pins[key] for key in ("tp", "pp", "cp"))
     if parallel.get("sp") is not None and pins["tp"] > 1:
         pins["sp"] = bool(parallel["sp"])
     zero = 3 if parallel.get("fsdp") else parallel.get("zero_stage")
@@ -304,6 +315,10 @@ def _recompute(text: str | None, stack: Stack, assumed: list[str]) -> list[str]:
         assumed.append(f"recompute {stack.defaults.get('recompute', 'none')}")
         return []
     word = text.split()[0].lower()
+    if "offload" in text.lower():
+        # What is not kept on the host is computed again, and that is most of a layer.
+        assumed.append(f"recompute full, for {text}")
+        word = "full"
     parse, _ = PARSERS["recompute"]
     try:
         parse(word)

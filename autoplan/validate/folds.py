@@ -9,7 +9,8 @@ Three ways to be unfamiliar, each a refit (`calibrate.refit`) without what is pr
     generic     the same, and nobody has described its software: the stack is `generic`
 
 Profiles were fitted to the same runs, so their values know what is left out. Folds must not: a
-constant that the generic stack states starts there, and priors are `LOOSE` times as wide.
+constant that the generic stack states starts there, and priors are `LOOSE` times as wide. So does a
+fit of what decides bytes: fitted again to the same runs, it gives the same numbers.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from autoplan.validate.calibrate import (
 )
 from autoplan.validate.express import GENERIC
 from autoplan.validate.knobs import SECONDS, Knob
-from autoplan.validate.samples import TimeSample, lowered, time_sample
+from autoplan.validate.samples import Sample, TimeSample, lowered, time_sample
 
 LOOSE = 2.0
 """[empirical] Wide enough that a handful of runs outweighs it."""
+FITTED = "fitted"
+"""Kind of evidence of a number that runs were fitted to."""
 WAYS = ("model", "described", "generic")
 
 
@@ -63,17 +66,22 @@ class LeftOut:
         return abs(self.ratio) <= self.half
 
 
-def starts(knobs: Sequence[Knob], samples: Sequence[TimeSample]) -> FloatArray:
-    """Where priors of folds are centred: the generic stack's value, where that stack has one."""
+def starts(knobs: Sequence[Knob], samples: Sequence[Sample]) -> FloatArray:
+    """Where priors are centred that must not know the runs, shape (knobs,).
+
+    Of what decides seconds: at the generic stack's value, where that stack has one. Of what decides
+    bytes: there, where the profile's own value was fitted; what it assumes, it has from elsewhere.
+    """
     generic = load_stack(GENERIC)
     start = np.zeros(len(knobs))
     for number, knob in enumerate(knobs):
-        value = generic.constants.get(knob.path, 0.0) if knob.owner == "stack" else 0.0
-        if not value or value == NEUTRAL.get(knob.path):
+        if knob.owner != "stack":
             continue
-        cases = (s.case for s in samples if knob.concerns(s.case))
-        own = next(cases).stack.constants[knob.path]
-        start[number] = min(max(log(value / own), log(knob.least)), log(knob.most))
+        stack = next(s.case.stack for s in samples if knob.concerns(s.case))
+        value, origin = generic.constants.get(knob.path, 0.0), stack.evidence.get(knob.path)
+        stated = bool(value) and value != NEUTRAL.get(knob.path)
+        if (origin is not None and origin.kind == FITTED) if knob.unit else stated:
+            start[number] = knob.reaching(stack.constants[knob.path], value)
     return start
 
 

@@ -19,6 +19,8 @@ from autoplan.validate.express import Case
 
 LEAST, MOST = 0.02, 50.0
 """Factors beyond which no knob is turned."""
+ASSUMED = "assumed"
+"""Kind of evidence of a number that nobody measured or fitted."""
 EVERY = "*"
 """Owner's name of a knob that turns a number of all profiles."""
 
@@ -72,6 +74,12 @@ class Knob:
             return (self.least - value) / self.unit, (self.most - value) / self.unit
         return log(self.least), log(self.most)
 
+    def reaching(self, value: float, wanted: float) -> float:
+        """Where the number is `wanted`, or near it within bounds, if the profile has `value`: x."""
+        least, most = self.bounds(value)
+        x = (wanted - value) / self.unit if self.unit else log(wanted / value)
+        return min(max(x, least), most)
+
 
 def read(profile: Hardware | Stack, path: str) -> float | None:
     """A number of a profile, or None where it has none of that name."""
@@ -119,8 +127,10 @@ SECONDS: Mapping[str, tuple[float, float, float]] = {
     "device.attention_efficiency": (1.2, 0.0, 0.97),
     "levels.node.latency": (2.0, 0.0, inf),
     "levels.node.efficiency": (1.1, 0.0, 0.97),
+    "levels.node.start": (1.5, 0.0, inf),
     "pointwise_factor": (1.8, 0.0, inf),
     "loss_factor": (1.5, 0.0, inf),
+    "update_factor": (1.2, 0.0, inf),
     "score_traffic": (1.4, 0.0, inf),
     "host_layer_forward_s": (2.0, 0.0, inf),
     "crossed_floor_s": (1.3, 0.0, inf),
@@ -129,7 +139,6 @@ SECONDS: Mapping[str, tuple[float, float, float]] = {
     "layer_overlap": (1.6, 0.0, 0.95),
     "network_efficiency": (1.6, 0.0, 1.0),
     "network_decline": (1.6, 0.0, inf),
-    "tensor_latency_s": (1.8, 0.0, inf),
 }
 """Number of a profile that decides seconds -> spread of its prior, least and most value.
 [empirical] Rates that benchmarks measure are held close, links inside a node and the ramp of small
@@ -139,7 +148,6 @@ BYTES: Mapping[str, tuple[float, float, float]] = {
     "logits_kept": (1.0, 0.0, inf),
     "scores_kept": (1.0, 0.0, inf),
     "gathered_kept": (0.5, 0.0, 1.0),
-    "exchange_kept": (0.3, 0.0, 1.0),
     "allocator_fraction": (0.04, 0.0, 0.5),
     "framework_bytes": (0.7 * GIB, 0.0, inf),
 }
@@ -150,7 +158,9 @@ UNFITTED = ("autoplan", "generic")
 """Stacks that stand for other software than the runs': theirs is not fitted to those."""
 
 
-def knobs_of(cases: Sequence[Case], unfitted: Collection[str] = UNFITTED) -> list[Knob]:
+def knobs_of(
+    cases: Sequence[Case], unfitted: Collection[str] = UNFITTED, stated: bool = False
+) -> list[Knob]:
     """What decides seconds: what the profiles of some cases state and `SECONDS` lets vary.
 
     Stack constants where they are stated, device numbers for each kind, links and overheads
@@ -159,6 +169,7 @@ def knobs_of(cases: Sequence[Case], unfitted: Collection[str] = UNFITTED) -> lis
     Args:
         cases: runs to fit.
         unfitted: stacks whose constants stay as they are.
+        stated: whether a number that a profile assumes is believed no closer than it says.
     """
     wanted: dict[tuple[str, str, str], None] = {}
     for case in cases:
@@ -172,18 +183,24 @@ def knobs_of(cases: Sequence[Case], unfitted: Collection[str] = UNFITTED) -> lis
                 alone = path in ("device.gemm_efficiency", "device.attention_efficiency")
                 name = case.hardware.device.kind if alone else EVERY
                 wanted["hardware", name, path] = None
-    knobs = (_knob(*key, cases) for key in sorted(wanted))
+    knobs = (_knob(*key, cases, stated) for key in sorted(wanted))
     return [knob for knob in knobs if knob is not None]
 
 
-def _knob(owner: str, name: str, path: str, cases: Sequence[Case]) -> Knob | None:
+def _knob(owner: str, name: str, path: str, cases: Sequence[Case], stated: bool) -> Knob | None:
     """A knob whose factor keeps every value it turns within bounds; None if a value is 0."""
     spread, least, most = SECONDS[path]
     free = Knob(owner, name, path, spread, 0.0, inf)
-    values = [read(getattr(c, owner), path) or 0.0 for c in cases if free.concerns(c)]
+    profiles = [getattr(case, owner) for case in cases if free.concerns(case)]
+    values = [read(profile, path) or 0.0 for profile in profiles]
     if not min(values):
         return None
-    return replace(free, least=max(least / min(values), LEAST), most=min(most / max(values), MOST))
+    if stated:
+        origins = [profile.evidence.get(path) for profile in profiles]
+        assumed = [origin.spread or 1.0 for origin in origins if origin and origin.kind == ASSUMED]
+        spread = max([spread, *assumed])
+    bounds = max(least / min(values), LEAST), min(most / max(values), MOST)
+    return replace(free, spread=spread, least=bounds[0], most=bounds[1])
 
 
 def memory_knobs_of(cases: Sequence[Case], unfitted: Collection[str] = UNFITTED) -> list[Knob]:

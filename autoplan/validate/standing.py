@@ -5,7 +5,9 @@ source; within a source, those of equal model, machine and batch form a group, w
 alternatives: a planner would choose among them.
 
 A record that counts has no remark. A remark sets a record apart: its configuration is not wholly
-known (`UNUSABLE`), or it is known to have measured something else than its configuration (`RULES`).
+known (`UNUSABLE`), or it is known to have measured something else than its configuration, or what
+it measured has nothing to do with the others (`RULES`). Of the last `doubt_about` has no doubt:
+they may be fitted to.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ SHORT = 40
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Runs of a published source that are known to have measured something else.
+    """Runs that are set apart for what they measured.
 
     Attributes:
         remark: short name.
@@ -64,6 +66,7 @@ class Rule:
             without, their errors are shown among the flagged.
         why: for people.
         holds: of which.
+        sound: whether they measured what they say, on what others did not.
     """
 
     remark: str
@@ -71,6 +74,7 @@ class Rule:
     scored: bool
     why: str
     holds: Callable[[Record], bool]
+    sound: bool = False
 
 
 def _over_nodes(record: Record) -> bool:
@@ -93,7 +97,10 @@ def _tpu(record: Record) -> bool:
 
 
 RULES = (
-    Rule("TPU", "", True, "a machine without a profile of its own", _tpu),
+    Rule(
+        "TPU", "", True, "chips that are no GPUs, with software of their own: no weight", _tpu,
+        sound=True,
+    ),
     Rule("tp > 8", "nanotron", True, "a tensor-parallel group that spans nodes", _over_nodes),
     Rule(
         "stalled", "nanotron", False,
@@ -150,6 +157,12 @@ def remark_on(record: Record) -> str:
             return flag.partition("_off_by_")[0]
     rule = rule_for(record)
     return rule.remark if rule else ""
+
+
+def doubt_about(record: Record) -> str:
+    """Why a record says nothing sure even of its own machine and software, or ""."""
+    remark, rule = remark_on(record), rule_for(record)
+    return "" if rule and rule.sound and remark == rule.remark else remark
 
 
 def rule_for(record: Record) -> Rule | None:

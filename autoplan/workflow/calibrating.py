@@ -32,7 +32,7 @@ from autoplan.validate.samples import (
     memory_sample,
     time_sample,
 )
-from autoplan.validate.standing import remark_on, source_of
+from autoplan.validate.standing import doubt_about, source_of
 from autoplan.validate.statistics import errors_of
 from autoplan.workflow.judging import read_records
 from autoplan.workflow.question import headroom_of
@@ -134,7 +134,8 @@ def calibrate_runs(
         raise InputError(Problem("RUNS", "", found, f"at least {LEAST_RUNS}"))
     cases = [run.case for run in runs]
     workers = len(os.sched_getaffinity(0))
-    timed = _fitted(times, knobs_of(cases, ()), workers, lambda text: told(f"step time, {text}"))
+    turned = knobs_of(cases, (), stated=True)
+    timed = _fitted(times, turned, workers, lambda text: told(f"step time, {text}"))
     kept = _fitted(memory, memory_knobs_of(cases, ()), 1, lambda text: told(f"memory, {text}"))
     source = f"fit to {len(runs)} runs of {', '.join(Path(path).name for path in paths)}"
     return Calibration(
@@ -149,7 +150,7 @@ def _runs(
     """Up to `MOST_RUNS` runs that count, lowered, and why others could not be."""
     refused, counting = {}, []
     for record in records:
-        remark = remark_on(record)
+        remark = doubt_about(record)
         if remark:
             refused[record.id] = f"set apart: {remark}"
         else:

@@ -205,7 +205,14 @@ def memory_interval(timeline: Timeline, stack: Stack) -> tuple[float, float]:
 
 
 def _memory_off(lines: Mapping[str, int], stack: Stack) -> float:
-    """By how many bytes a peak may be off: its estimated lines, erring independently."""
+    """By how many bytes a peak may be off.
+
+    What errs, independently: the estimated lines, and how much the stack keeps of activations.
+    """
     spreads = {k: spread_of(stack.evidence.get(c)) for k, c in ESTIMATED_LINES.items()}
     spreads["workspace"] = WORKSPACE_SPREAD
-    return hypot(*(lines.get(line, 0) * (s - 1) for line, s in spreads.items()))
+    saved = stack.constants["saved_factor"] * lines.get("activations", 0)
+    return hypot(
+        saved * (spread_of(stack.evidence.get("saved_factor")) - 1),
+        *(lines.get(line, 0) * (s - 1) for line, s in spreads.items()),
+    )

@@ -101,11 +101,12 @@ class _Stage:
         table: dict[tuple[str, str, str], Row] = defaultdict(Row)
         for (key, kind), count in calls.items():
             segment = self.stage.segments[key]
-            seconds = self.pricer.instruction_seconds(segment, self.stage.mesh, self.program.groups)
+            mesh, groups = self.stage.mesh, self.program.groups
+            seconds = self.pricer.instruction_seconds(segment, mesh, groups, kind)
             for instr, taken in zip(segment.code, seconds.tolist(), strict=True):
                 row = table[self._names(segment, instr, kind)]
                 row.calls += count
-                self._add(row, instr, segment, (count, count * taken))
+                self._add(row, instr, segment, (kind, count, count * taken))
         return table
 
     def _names(self, segment: Segment, instr: Instr, kind: str) -> tuple[str, str, str]:
@@ -118,21 +119,24 @@ class _Stage:
         register = segment.registers[instr.outs[0]].name if instr.outs else ""
         return name, operator_of(register, block), PASSES[kind]
 
-    def _add(self, row: Row, instr: Instr, segment: Segment, spent: tuple[int, float]) -> None:
-        """Add an instruction, executed `spent[0]` times in `spent[1]` seconds, to its row."""
-        count, seconds = spent
+    def _add(self, row: Row, instr: Instr, segment: Segment, spent: tuple[str, int, float]) -> None:
+        """Add an instruction to its row; `spent`: kind of action, times, seconds in all."""
+        kind, count, seconds = spent
         if instr.op not in COLLECTIVES:
             row.compute += seconds
             for cause, share in self._work_causes(instr, segment):
                 row.causes[cause] += share * seconds
             return
         row.communication += seconds
-        nbytes = sum(segment.registers[r].nbytes for r in instr.ins)
+        sizes = [segment.registers[r].nbytes for r in instr.ins]
+        nbytes = sum(sizes)
         axes, level = self._crossed(instr)
         entry = row.collectives.setdefault((instr.op, axes, level, nbytes), [0, 0.0])
         entry[0] += count
         entry[1] += seconds
-        latency = count * self._latency(instr, nbytes)
+        terms = self.pricer.instruction_terms(instr, self.stage.mesh, self.program.groups)
+        messages = self.pricer.messages(kind, instr.op, sizes)
+        latency = count * sum(n * terms.line(each).seconds for n, each in messages)
         row.causes[f"latency of {level}"] += latency
         row.causes[f"bandwidth of {level}"] += seconds - latency
 
@@ -145,14 +149,6 @@ class _Stage:
         names = {part for axis in chosen for part in axis.name.split(".")[0].split("+")}
         level = next(x.name for x in reversed(self.plan.hardware.levels) if x.name in names)
         return " x ".join(f"{axis.name}:{axis.size}" for axis in chosen), level
-
-    def _latency(self, instr: Instr, nbytes: int) -> float:
-        axes = instr.attr("axes")
-        if isinstance(axes, str):
-            terms = self.pricer.group_terms(instr.op, self.program.groups[axes])
-        else:
-            terms = self.pricer.mesh_terms(instr.op, axes, self.stage.mesh)
-        return terms.line(nbytes).seconds
 
     def _work_causes(self, instr: Instr, segment: Segment) -> Iterator[tuple[str, float]]:
         """What bounds a computing instruction, with its share of the time."""

@@ -113,3 +113,18 @@ def test_the_screen_says_what_the_runs_cannot_tell(runs, capsys):
     for words in ("step time, 12 runs", "peak memory, 12 runs", "left-out models", "left alone",
                   "fits or out of memory", "set apart: layout_unknown"):  # fmt: skip
         assert words in screen
+
+
+def test_chips_that_are_scored_apart_are_fitted_to(runs, tmp_path, capsys):
+    """A remark that only takes the weight of a run does not keep it from its own profile."""
+    path = tmp_path / "chips.jsonl"
+    rows = [json.loads(line) for line in Path(runs).read_text().splitlines()]
+    for row in rows:
+        row["hardware"]["device"] = "TPU v5e"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--hardware", "tpu-v5e", "--stack", "generic", "--json"]
+    assert main(["calibrate", str(path), *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {one["reason"] for one in document["refused"]} == {"set apart: layout_unknown"}
+    assert document["step_time"]["runs"] == len(MODELS) * len(LAYOUTS) * 2
+    assert document["hardware"]["extends"] == "tpu-v5e"

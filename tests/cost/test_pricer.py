@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 
@@ -113,6 +114,20 @@ def test_operators_cost_the_same_alone_and_in_a_table(program: Program) -> None:
                 assert pricer.work_seconds(work, dtype) == seconds
             assert pricer.segment_workspace(segment) >= max(workspace)
             assert pricer.segment_workspace(segment) < max(workspace) + 1
+
+
+def test_only_a_fused_loss_needs_no_wide_copies_of_logits(program: Program) -> None:
+    plain = Pricer(HARDWARE, STACK)
+    fused = Pricer(HARDWARE, replace(STACK, habits=("fused_loss",)))
+    for stage in program.stages:
+        for segment in stage.segments.values():
+            works = [
+                measure(i, segment) for i in segment.code if i.op not in {*COLLECTIVES, "slice"}
+            ]
+            least = max((w.workspace for w in works if w.kind != "loss"), default=0.0)
+            assert fused.segment_workspace(segment) == ceil(least)
+            if all(work.kind != "loss" for work in works):
+                assert plain.segment_workspace(segment) == ceil(least)
 
 
 def test_ranks_that_are_cores_do_not_overlap() -> None:

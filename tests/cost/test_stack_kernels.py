@@ -13,7 +13,7 @@ from autoplan.ir.machine import NEUTRAL, Evidence
 from autoplan.ir.program import COLLECTIVES, Instr, Register, Segment
 from autoplan.ops import FAMILIES
 from autoplan.ops.attention import BACKWARD_PASSES, FORWARD_PASSES
-from tests.cost.machines import STACK, cluster
+from tests.cost.machines import FAST, OWN_NIC, STACK, cluster
 
 
 def stack(habits: tuple[str, ...] = (), **constants: float):
@@ -79,7 +79,7 @@ def test_a_stack_drives_links_between_nodes_worse_and_no_others():
 
 
 def test_gradients_are_exchanged_beside_backward_unless_the_stack_waits():
-    """Where it waits, it does so for gradients of split states; whole ones hang on backward."""
+    """Where it waits, it does so for gradients of split states, or for all."""
 
     def beside(*habits: str) -> dict[str, bool]:
         pricer = Pricer(cluster(), stack(habits))
@@ -91,29 +91,85 @@ def test_gradients_are_exchanged_beside_backward_unless_the_stack_waits():
     assert all(beside().values())
     assert not beside("late_exchange").pop("reduce_scatter")
     assert beside("late_exchange")["all_reduce"]
+    assert not any(beside("lone_exchange").values())
 
 
-def test_a_fabric_that_declines_slows_collectives_by_their_nodes_and_no_transfer():
-    full, tired = Pricer(cluster(), stack()), Pricer(cluster(), stack(network_decline=0.5))
-    assert tired.transfer_seconds(1e6, 0, 31) == full.transfer_seconds(1e6, 0, 31)
-    for kind in COLLECTIVES:
-        for nodes in (1, 2, 3, 4):
-            group = (tuple(range(0, 8 * nodes, 8 if nodes > 1 else 1)) or (0, 1),)
-            slopes = [p.group_terms(kind, group).seconds_per_byte for p in (tired, full)]
-            expected = (nodes / 2) ** 0.5 if nodes > 2 else 1.0
-            assert slopes[0] == pytest.approx(expected * slopes[1]), (kind, nodes)
+def test_a_fabric_that_declines_slows_collectives_by_the_machines_nodes_and_no_transfer():
+    for nodes in (1, 2, 3, 4):
+        hardware = cluster(FAST, replace(OWN_NIC, size=nodes))
+        full, tired = (Pricer(hardware, stack(**c)) for c in ({}, {"network_decline": 0.5}))
+        last = hardware.count - 1
+        assert tired.transfer_seconds(1e6, 0, last) == full.transfer_seconds(1e6, 0, last)
+        for kind in COLLECTIVES:
+            for group, crosses in (((0, 1), False), ((0, last), nodes > 1)):
+                slopes = [p.group_terms(kind, (group,)).seconds_per_byte for p in (tired, full)]
+                expected = (nodes / 2) ** 0.5 if crosses and nodes > 2 else 1.0
+                assert slopes[0] == pytest.approx(expected * slopes[1]), (kind, nodes)
+
+
+@pytest.mark.parametrize("kind", sorted(COLLECTIVES))
+@pytest.mark.parametrize("action", ["F", "B", "GATHER", "REDUCE", "STEP"])
+def test_messages_carry_what_the_collective_moves_however_a_stack_cuts_them(kind, action):
+    """Parameters tensor by tensor, gradients in buckets of about a size, activations never."""
+    sizes = [3e6, 5e5, 0.0, 40.0, 7e7]
+    bucket = 1e6
+    for habits, bytes_ in (((), 0.0), (("tensorwise_gather",), bucket), ((), bucket)):
+        made = Pricer(cluster(), stack(habits, bucket_bytes=bytes_)).messages(action, kind, sizes)
+        assert sum(count * nbytes for count, nbytes in made) == pytest.approx(sum(sizes))
+        cuts = action in ("GATHER", "REDUCE", "STEP")
+        if habits and cuts and kind == "all_gather":
+            assert [nbytes for _, nbytes in made] == sizes
+        elif bytes_ and cuts and kind in ("all_reduce", "reduce_scatter"):
+            ((count, nbytes),) = made
+            assert count > 1
+            assert nbytes == pytest.approx(bucket, rel=0.01)
+        else:
+            assert made == ((1, sum(sizes)),)
+
+
+def test_the_search_counts_as_many_messages_as_the_program_sends():
+    """A tensor bears its share of them."""
+    sizes = [3e6, 5e5, 2.5e6, 7e7]
+    for habits in ((), ("tensorwise_gather",)):
+        pricer = Pricer(cluster(), stack(habits, bucket_bytes=1e6))
+        for summed, kind in ((True, "all_reduce"), (False, "all_gather")):
+            shares = [nbytes / sum(sizes) for nbytes in sizes]
+            borne = sum(
+                share * pricer.message_count(summed, nbytes, share)
+                for nbytes, share in zip(sizes, shares, strict=True)
+            )
+            sent = sum(count for count, _ in pricer.messages("STEP", kind, sizes))
+            assert borne == pytest.approx(sent)
+
+
+def test_a_chain_of_update_kernels_slows_updates_and_no_accumulation():
+    weights = [Register("w", (1024, 1024), "fp32", "")] * 2
+    measure = {name: FAMILIES[name].measure for name in ("accumulate", "square_sum")}
+    instrs = {
+        "accumulate": (Instr("accumulate", (0, 1), (2,)), weights, weights[:1]),
+        "square_sum": (Instr("square_sum", (0, 1), (2,)), weights, [Register("s", (), "fp32", "")]),
+    }
+    for name, args in instrs.items():
+        work = measure[name](*args)
+        plain, chain = (
+            Processor(cluster(), stack(update_factor=f)).work_seconds(work, "fp32") for f in (1, 3)
+        )
+        assert (chain > plain) == (name == "square_sum")
 
 
 def test_what_a_stack_keeps_is_estimated_beside_what_is_counted():
     counted = {"activations": 1000, "logits": 100, "gradients": 10}
-    beside = Beside(7, scores=50, gradients=40, gathered=20, exchanged=8)
+    beside = Beside(7, scores=50, gathered=20, unadded=30)
     plain = estimated_lines(counted, beside, stack())
     assert plain["workspace"] == 7
     factors = {"saved_factor": 1.5, "logits_kept": 2.0, "scores_kept": 3.0}
-    keeping = stack(("gradient_buffers",), **factors, gathered_kept=0.5, exchange_kept=0.25)
+    keeping = stack(("late_accumulation",), **factors, gathered_kept=0.5)
     found = estimated_lines(counted, beside, keeping)
-    assert found["workspace"] == 7 + 500 + 200 + 150 + 30 + 10 + 2
+    assert found["workspace"] == 7 + 500 + 200 + 150 + 30 + 10
     assert found["allocator"] > plain["allocator"]
+    more = {"activations": 1200, "logits": 0, "gradients": 40}
+    found = estimated_lines(counted, replace(beside, held=more), keeping)
+    assert found["workspace"] == 7 + 600 + 150 + 30 + 10 + (1240 - 1110)
 
 
 def test_a_stack_without_the_constants_is_neutral():

@@ -15,7 +15,8 @@ from autoplan.ir.machine import Hardware
 NAMES = bundled_names(FOLDER)
 EXPECTED = (
     "a100-40g", "a100-80g", "ascend-910b", "b200", "cloudmatrix-384", "cpu-host", "h100-80g",
-    "h200", "h800-80g", "rtx4090",
+    "h200", "h800-80g", "rtx4090", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "mi300x", "gb200",
+    "gb300", "b300", "h20", "l40s", "v100-32g", "rtx3090", "rtx4090-48g",
 )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def test_numbers_are_plausible(name):
 
 
 def lanes(level):
-    return level.size - 1 if level.mesh else 1
+    return level.size - 1 if level.mesh else max(1, level.torus)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,6 +94,32 @@ def test_derived_machines_differ_where_they_should():
         assert less.device.peak_flops["bf16"] <= more.device.peak_flops["bf16"]
         assert less.levels[0].bandwidth <= more.levels[0].bandwidth
     assert [level.size for level in b200.levels] == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "per_chip", "network"),
+    [
+        ("tpu-v5e", 256, 51.2e12 / 256, 6.4e12 / 8 / 256),
+        ("tpu-v6e", 256, 102.4e12 / 256, 25.6e12 / 8 / 256),
+        ("tpu-v5p", 6144, 600e9, 50e9 / 8),
+        ("tpu-v4", 4096, 1.1e15 / 4096, None),
+    ],
+)
+def test_tori_have_the_links_that_their_pages_add_up(name, chips, per_chip, network):
+    """All-reduces of a pod, and its rate to the data-centre network, of one chip."""
+    machine = load_hardware(name)
+    chip, beyond = machine.levels
+    assert (chip.name, chip.size, beyond.name) == ("chip", chips, "slice")
+    assert chip.torus * chip.bandwidth == pytest.approx(per_chip, rel=0.01)
+    if network:
+        assert beyond.bandwidth / beyond.shared_by == pytest.approx(network)
+
+
+def test_other_makers_do_not_inherit_what_is_not_theirs():
+    mesh, rack = load_hardware("mi300x").levels[0], load_hardware("gb200")
+    assert (mesh.mesh, mesh.in_switch, mesh.bandwidth) == (True, 0, 64e9)
+    assert [level.size for level in rack.levels[:2]] == [4, 18]
+    assert {level.bandwidth for level in rack.levels[:2]} == {900e9}
 
 
 def test_cloudmatrix_counts_dies():

@@ -94,7 +94,9 @@ def test_hardware_problems_come_with_the_key_of_the_file() -> None:
     assert {"$.levels[2].size", "$.host.cores.value", "$.host.cores.evidence"} <= set(found)
     twice = dump_hardware(load_hardware("rtx4090"))
     twice["levels"][1]["name"] = "gpu"
-    assert "$.levels[1].name" in complaints(parse_hardware, twice, "h.json")
+    twice["levels"][0] |= {"mesh": True, "torus": 2}
+    found = complaints(parse_hardware, twice, "h.json")
+    assert {"$.levels[1].name", "$.levels[0].torus"} <= set(found)
 
 
 def test_stacks_name_known_constants_and_pins() -> None:

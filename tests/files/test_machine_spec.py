@@ -35,6 +35,10 @@ def complaint(spec: str, overrides: dict[str, str] | None = None) -> str:
         ("a100-80g:1024", [("gpu", 8, 1), ("node", 128, 1)], 8),
         ("h100-80g:4x1", [("node", 4, 1)], 1),
         ("cpu-host:4", [("rank", 4, 1)], 4),
+        ("tpu-v5e:64", [("chip", 64, 1)], 64),
+        ("tpu-v5e:3x64", [("chip", 64, 1), ("slice", 3, 8)], 64),
+        ("tpu-v5e:512", [("chip", 256, 1), ("slice", 2, 8)], 256),
+        ("gb200:144", [("gpu", 4, 1), ("node", 18, 1), ("domain", 2, 1)], 4),
     ],
 )
 def test_sizes_fill_inner_levels_first(spec, expected, per_node) -> None:
@@ -48,7 +52,8 @@ def test_sizes_fill_inner_levels_first(spec, expected, per_node) -> None:
         ("rtx4090:6", "4 or 8"),
         ("rtx4090:12", "8 or 16"),
         ("rtx4090:2x16", "at most 8"),
-        ("cpu-host:2x2", "no level `node`"),
+        ("cpu-host:2x2", "no level `node` or `slice`"),
+        ("tpu-v5e:2x512", "at most 256"),
         ("rtx4090:0", "a size"),
         ("rtx4090:-8", "a size"),
         ("rtx4090:many", "a size"),

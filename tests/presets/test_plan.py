@@ -14,7 +14,7 @@ from autoplan.errors import InputError
 from autoplan.files.hf_config import load_model
 from autoplan.files.stack import load_stack
 from autoplan.frontends import build_graph, training_step
-from autoplan.ir.machine import Level, Stack
+from autoplan.ir.machine import Hardware, Level, Stack
 from autoplan.ir.plan import Plan
 from autoplan.ir.workload import PRECISIONS, Workload
 from autoplan.lower import lower
@@ -165,6 +165,32 @@ def test_state_splits_over_as_many_replicas_as_divide():
     assert list(found["zero_axes"].values()) == [3]
     assert len(lower(graph_of("tiny-llama"), plan).ranks) == 6
     assert plan_of("tiny-llama", "dp=6,zero=0", 6, batch=6).stages[0].mesh.sizes == (6,)
+
+
+@pytest.mark.parametrize(
+    ("pins", "inside"),
+    [("dp=8,zero=3", 4), ("tp=2,dp=4,zero=3", 2), ("dp=8,zero=1", 4), ("tp=4,dp=2,zero=3", 2)],
+)
+def test_a_stack_may_split_state_inside_nodes_only(pins, inside):
+    """Two nodes of four devices; where a replica fills a node, state is split over all of them."""
+    toy, levels = machine(4), (Level("gpu", 4, 1e10, 1e-5), Level("node", 2, 1e9, 1e-5))
+    around = Hardware("toy", toy.device, levels, toy.host, {}, 4)
+    workload = Workload("train", BATCH, SEQ_LEN, PRECISIONS["bf16_mixed"], ADAMW)
+    graph, config = graph_of("tiny-gpt2"), load_model("tiny-gpt2")
+    found = []
+    for habits in ((), ("split_in_node",)):
+        stack = Stack("toy", habits=habits)
+        plan = build_plan(graph, config, (around, stack), workload, parse_pins([pins]))
+        names = {axis.name: axis for axis in plan.stages[0].mesh.axes}
+        told = describe(graph, plan)
+        wanted = parse_pins([pins])
+        assert {key: told[key] for key in wanted} == {k: pin.single for k, pin in wanted.items()}
+        assert len(lower(graph, plan).ranks) == 8
+        found.append([names[name] for name in told["zero_axes"]])
+    (everywhere,), (here,) = found
+    assert everywhere.size == int(pins[pins.index("dp=") + 3])
+    assert here.size == inside
+    assert here.size * here.stride <= 4 or everywhere == here
 
 
 def test_the_stages_of_an_uneven_model_differ_by_one_layer():

@@ -21,9 +21,9 @@ class Prices:
     ) -> None:
         self.seconds, self.transfer = seconds, transfer
         self.overlaps, self.compute_contention = overlaps, contention
-        self.fixed_step = self.tensor_latency = self.layer_overlap = 0.0
+        self.fixed_step = self.layer_overlap = 0.0
 
-    def instruction_seconds(self, segment, mesh, groups):
+    def instruction_seconds(self, segment, mesh, groups, kind=""):
         table = np.zeros(len(segment.code))
         table[:1] = self.seconds(segment.key)
         return table

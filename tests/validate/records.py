@@ -23,3 +23,25 @@ def record(**changed: object) -> Record:
         "measured": Measured(step_time_s=1.0),
     }  # fmt: skip
     return Record(**{**plain, **changed})  # type: ignore[arg-type]
+
+
+TPU_32B = Shape(
+    layers=32, hidden=8192, heads=64, kv_heads=64, head_dim=128, ffn=28672, gated=True, vocab=32000,
+    tied=False,
+)  # fmt: skip
+
+
+def maxtext(slices: int, tflops: float, **changed: object) -> Record:
+    """MaxText's published run of 32B on so many slices of 256 TPU v5e: 4 sequences a chip."""
+    return record(
+        **{
+            "id": f"maxtext-v5e-32b-{256 * slices}", "source": "MaxText TPU v5e results",
+            "name": "MaxText-32B", "shape": TPU_32B, "seq_len": 2048, "global_batch": 1024 * slices,
+            "micro_batch": 4, "device": "TPU v5e", "devices": 256 * slices, "per_node": 256,
+            "inter": "DCN between slices", "recompute": "full", "schedule": "dp",
+            "parallel": {"tp": 1, "pp": 1, "cp": 1, "dp": 256 * slices, "zero_stage": 3},
+            "measured": Measured(tflops_per_device=tflops),
+            "flops_convention": "MaxText TFLOP/s per chip, no recompute",
+            **changed,
+        }
+    )  # fmt: skip

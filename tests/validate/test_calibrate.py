@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autoplan.errors import AutoplanError
+from autoplan.ir.machine import Evidence
 from autoplan.ir.record import Measured
 from autoplan.units import GIB
 from autoplan.validate.calibrate import HINGE, Fitter, asking, fit, refit, solve, unexplained
@@ -149,6 +150,22 @@ def test_a_knob_reads_and_writes_one_number():
         assert low <= 0 <= high
         assert knob.turned(value, 0.1) >= value
     assert read(case.stack, "nothing") is None
+
+
+def test_an_assumed_number_is_believed_no_closer_than_it_says():
+    """Not so one that was fitted, nor where nobody asks for it."""
+    case = express(record(stack="megatron"))
+    path = "device.gemm_efficiency"
+
+    def spread(kind: str, stated: bool) -> float:
+        origin = Evidence(kind, "somewhere", 3.0)
+        hardware = replace(case.hardware, evidence={**case.hardware.evidence, path: origin})
+        knobs = knobs_of([replace(case, hardware=hardware)], stated=stated)
+        return next(knob.spread for knob in knobs if knob.path == path)
+
+    usual = spread("fitted", stated=True)
+    assert spread("assumed", stated=True) == 3.0 > usual
+    assert spread("assumed", stated=False) == usual
 
 
 def test_few_runs_leave_at_least_what_all_runs_leave_unexplained():

@@ -17,7 +17,8 @@ from autoplan.validate.express import (
     profile_of,
     recorded_stack,
 )
-from tests.validate.records import GPT, LLAMA, record
+from autoplan.validate.standing import remark_on
+from tests.validate.records import GPT, LLAMA, maxtext, record
 
 
 def test_the_plan_of_a_record_has_the_layout_that_it_states():
@@ -91,19 +92,79 @@ def test_published_links_between_nodes_are_read(text, total):
     assert node_gigabits(text, 8) == total
 
 
+@pytest.mark.parametrize("inter", ["EFA 3200 Gb/s per node", "8 x 400 Gb/s (AWS, efa)"])
+def test_a_fabric_with_a_profile_of_its_own_is_taken_and_any_other_is_the_usual_one(inter):
+    asked = {"device": "H100-80GB", "devices": 16, "parallel": {"tp": 2, "pp": 2, "dp": 4}}
+    assert express(record(inter=inter, **asked)).hardware.name == "h100-80g-efa"
+    assert express(record(inter="NDR 400 Gb/s per GPU", **asked)).hardware.name == "h100-80g"
+
+
 def test_links_between_nodes_are_those_of_the_record():
     case = express(record(devices=16, inter="100 Gb/s per node", parallel={"tp": 2, "pp": 2}))
     level = next(level for level in case.hardware.levels if level.name == "node")
     assert level.bandwidth / level.shared_by * 8 == pytest.approx(100e9 / 8)
 
 
+def test_runs_on_slices_are_said_and_set_apart():
+    """State is split over the chips of a slice, and copied between slices."""
+    given = maxtext(2, 128.0)
+    case = express(given)
+    assert [(level.name, level.size) for level in case.hardware.levels] == [
+        ("chip", 256), ("slice", 2),
+    ]  # fmt: skip
+    found = describe(case.graph, plan_of(case))
+    assert (found["dp"], found["zero"], found["micro_batch"]) == (512, 3, 4)
+    assert found["zero_axes"] == {"chip": 3}
+    told = predict(given)
+    assert told.measured == pytest.approx(12.5, rel=0.01)
+    assert told.step_time == pytest.approx(told.measured, rel=0.1)
+    assert remark_on(given) == "TPU"
+
+
+def test_a_batch_over_devices_is_a_replicas_batch_times_its_devices():
+    parallel = {"tp": 16, "pp": 1, "cp": 1, "dp": 16, "zero_stage": 3}
+    text = "selective (qkv/proj offloaded)"
+    case = express(maxtext(1, 110.0, parallel=parallel, recompute=text))
+    found = describe(case.graph, plan_of(case))
+    assert (found["micro_batch"], found["micro_batches"]) == (64, 1)
+    # What is kept on the host has no words: it is computed again, and said to be.
+    assert found["recompute"] == "full"
+    assert any("offloaded" in assumed for assumed in case.assumed)
+
+
+def test_kept_results_of_products_alone_are_a_stack_of_their_own():
+    given = maxtext(1, 300.0, recompute="selective (minimal)")
+    assert recorded_stack(given) == "maxtext-minimal"
+    assert recorded_stack(maxtext(1, 300.0)) == "maxtext"
+
+
+def test_a_node_of_a_source_may_be_a_rack_of_the_profile():
+    def levels(per_node: int, **changed: object) -> list[tuple[str, int]]:
+        given = record(device="GB200", devices=144, per_node=per_node, global_batch=288, **changed)
+        return [(level.name, level.size) for level in express(given).hardware.levels]
+
+    parallel = {"tp": 1, "pp": 1, "dp": 144}
+    assert levels(72, parallel=parallel) == [("gpu", 4), ("node", 18), ("domain", 2)]
+    assert levels(4, parallel=parallel) == levels(72, parallel=parallel)
+    wide = express(
+        record(device="GB200", devices=144, per_node=72, inter="800 Gb/s per GPU")
+    ).hardware.levels[-1]
+    assert (wide.name, wide.bandwidth) == ("domain", 100e9)
+
+
 def test_names_of_devices_and_software_are_recognised():
     assert profile_of("A100-80GB") == profile_of("A100") == "a100-80g"
     assert profile_of("RTX 4090") == "rtx4090"
+    with pytest.raises(NotExpressedError, match="PCIe, whose boards no switch joins"):
+        profile_of("NVIDIA A100 80GB PCIe")
     assert recorded_stack(record(source="Nanotron sweep")) == "nanotron"
     assert recorded_stack(record(source="nobody's")) == "generic"
     torchtitan = record(source="torchtitan benchmarks", notes="async TP, float8 rowwise")
     assert recorded_stack(torchtitan) == "torchtitan-rowwise-async"
+    # Between 2024-12-19 and 2025-04 compiling left the loss out.
+    for date, name in (("202412", "torchtitan-2024-12"), ("202506", "torchtitan")):
+        dated = record(source=f"torchtitan, llama3_{date}_x.md", notes="compile")
+        assert recorded_stack(dated) == name
     # The software that a source is about stands before the one that its text came from.
     table = "Narayanan et al. 2021 (SC21) Table 1, as reproduced in repo bigscience"
     assert recorded_stack(record(source=table)) == "megatron-v2"

@@ -10,8 +10,8 @@ import pytest
 from autoplan.files.stack import load_stack
 from autoplan.ir.machine import NEUTRAL
 from autoplan.validate.folds import WAYS, described, left_out, starts, typical_constants
-from autoplan.validate.knobs import SECONDS, knobs_of
-from autoplan.validate.samples import lowered, time_sample
+from autoplan.validate.knobs import SECONDS, knobs_of, memory_knobs_of
+from autoplan.validate.samples import lowered, memory_sample, time_sample
 from autoplan.validate.standing import source_of
 from tests.validate.records import record
 
@@ -80,3 +80,16 @@ def test_folds_start_from_software_in_general():
     own = load_stack("nanotron").constants["pointwise_factor"]
     assert found["stack nanotron: pointwise_factor"] == pytest.approx(log(generic / own))
     assert all(x == 0 for name, x in found.items() if name.startswith("hardware"))
+
+
+def test_what_decides_bytes_starts_from_software_in_general_where_it_was_fitted():
+    """Then a fit to the same runs gives the same numbers; what is assumed came from elsewhere."""
+    runs = [memory_sample(lowered(record(stack="nanotron"))) for _ in range(2)]
+    knobs = memory_knobs_of([run.case for run in runs])
+    own, generic = load_stack("nanotron"), load_stack("generic")
+    found = dict(zip(knobs, starts(knobs, runs), strict=True))
+    assert any(found.values())
+    for knob, x in found.items():
+        fitted = own.evidence[knob.path].kind == "fitted"
+        wanted = (generic if fitted else own).constants[knob.path]
+        assert knob.turned(own.constants[knob.path], x) == pytest.approx(wanted)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.ir.record import Measured, Record, Shape
-from autoplan.validate.standing import group_of, remark_on, source_of
+from autoplan.validate.standing import doubt_about, group_of, remark_on, source_of
 
 RUN = Record(
     id="nanotron-17", source="Playbook", name="1B", shape=Shape(), seq_len=4096, devices=8,
@@ -73,3 +73,12 @@ def test_groups_over_nodes_are_scored_apart():
     wide = replace(RUN, parallel={"tp": 16, "pp": 1, "dp": 1})
     assert remark_on(wide) == "tp > 8"
     assert remark_on(replace(wide, id="mpt-1")) == ""
+
+
+def test_what_is_apart_only_because_it_is_another_matter_may_be_fitted_to():
+    chips = replace(RUN, id="maxtext-1", device="TPU v5e")
+    assert (remark_on(chips), doubt_about(chips)) == ("TPU", "")
+    vague = replace(chips, flags=("layout_unknown",))
+    assert doubt_about(vague) == remark_on(vague) == "layout_unknown"
+    wide = replace(RUN, parallel={"tp": 16, "pp": 1, "dp": 1})
+    assert doubt_about(wide) == remark_on(wide) == "tp > 8"

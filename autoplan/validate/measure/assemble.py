@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autoplan.files.hardware import NODE
+from autoplan.files.hardware import levels_inside
 from autoplan.ir.machine import Evidence, Hardware
 from autoplan.units import MIB
 from autoplan.validate.measure.compute import DeviceFit
@@ -46,8 +46,8 @@ def as_node(parent: Hardware, name: str, node: Node, fitted: DeviceFit) -> Hardw
     What joins nodes stays as the parent says, of size one, to be grown by who asks for more; levels
     of the parent inside a node go, since nobody measured them.
     """
-    names = [level.name for level in parent.levels]
-    outer = parent.levels[names.index(NODE) :] if NODE in names[1:] else ()
+    inside = levels_inside(parent.levels)
+    outer = parent.levels[inside:] if inside else ()
     inner = replace(parent.levels[0], size=node.ranks, shared_by=1, mesh=False)
     kept = [inner.name, *(level.name for level in outer)]
     seen = Evidence("measured", "this machine")

@@ -13,7 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoplan.errors import InputError, Problem
-from autoplan.files.hardware import LEVEL_KEYS, NEUTRAL, NODE, devices_per_node
+from autoplan.files.hardware import (
+    LEVEL_KEYS,
+    NEUTRAL,
+    NODE,
+    devices_per_node,
+    levels_inside,
+)
 from autoplan.files.topology import NEAREST_FIRST, Topology
 from autoplan.ir.machine import Evidence, Hardware, Level
 
@@ -44,12 +50,11 @@ def with_topology(hardware: Hardware, topology: Topology, notes: list[str]) -> H
     Raises:
         InputError: a node of one device.
     """
-    names = [level.name for level in hardware.levels]
-    inside = names.index(NODE) if NODE in names else len(names)
+    inside = levels_inside(hardware.levels)
+    replaced = tuple(f"levels.{level.name}." for level in hardware.levels[:inside])
     evidence = {
-        path: origin for path, origin in hardware.evidence.items()
-        if not any(path.startswith(f"levels.{name}.") for name in names[:inside])
-    }  # fmt: skip
+        path: origin for path, origin in hardware.evidence.items() if not path.startswith(replaced)
+    }
     levels = list(_levels(hardware, topology, evidence, notes))
     if not levels:
         raise InputError(Problem("--topology", "", "one device", "a node of two devices at least"))
