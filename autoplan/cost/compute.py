@@ -1,7 +1,11 @@
 """How long does a device compute? Seconds of `ops.Work`, one by one or as tables.
 
     busy    = max((flops + ramp) · padding(rows) / (peak[dtype] · efficiency), bytes / bandwidth)
-    seconds = (busy + kernels · launch) · slowdown,  0 for nothing
+    seconds = (busy + casting + kernels · launch) · slowdown,  0 for nothing
+
+A product in a dtype of its own (fp8) casts its operands first, which streams:
+
+    casting = pointwise_factor · cast bytes / bandwidth
 
 A fused attention kernel is work like any other. Plain attention writes its scores to memory and
 computes those behind the mask: its products run one after the other with the traffic between them,
@@ -63,6 +67,23 @@ class Rates(NamedTuple, Generic[Number]):
     nbytes: Number
 
 
+class Size(NamedTuple, Generic[Number]):
+    """How much a piece of work is.
+
+    Attributes:
+        flops, nbytes: FLOP on the matrix units, bytes that stream.
+        rows: of a product; infinite if unknown.
+        kernels: launched for it.
+        casting: seconds that casting its operands takes.
+    """
+
+    flops: Number
+    nbytes: Number
+    rows: Number
+    kernels: Number
+    casting: Number
+
+
 class Processor:
     """A device, with the stack's kernels, as a function from work to seconds.
 
@@ -115,8 +136,8 @@ class Processor:
         rates = self.rates(work.kind, dtype)
         return float(self._seconds(self._size(work, dtype), rates, max))
 
-    def _size(self, work: Work, dtype: str) -> tuple[float, float, float, float]:
-        """FLOP, bytes, rows and kernels of a piece of work with the stack's kernels.
+    def _size(self, work: Work, dtype: str) -> Size[float]:
+        """How much a piece of work is with the stack's kernels.
 
         A stack with the habit `eager_kernels` runs an operator as the kernels that a framework has
         for its parts, each of which reads and writes; others have one for it.
@@ -128,13 +149,14 @@ class Processor:
         rows, kernels = float(work.rows or inf), work.kernels if self.eager else 1.0
         nbytes = work.nbytes * work.passes if self.eager else work.nbytes
         if work.kind not in ATTENTION or not traffic:
-            return work.flops, nbytes, rows, kernels
+            streamed = work.cast_bytes and work.cast_bytes / self.rates("pointwise", dtype).nbytes
+            return Size(work.flops, nbytes, rows, kernels, streamed)
         again = work.kind == "attention_grad" and "recompute_scores" in self.stack.habits
         plain_flops = work.plain_flops * (1 + again * FORWARD_PRODUCTS / PLAIN_BACKWARD_PRODUCTS)
         score_bytes = work.score_bytes * (1 + again * FORWARD_PASSES / BACKWARD_PASSES)
         products = self.rates("matmul", dtype)
         resting = plain_flops / products.flops * products.nbytes
-        return 0.0, nbytes + traffic * score_bytes + resting, rows, kernels
+        return Size(0.0, nbytes + traffic * score_bytes + resting, rows, kernels, 0.0)
 
     def table_seconds(self, works: Sequence[Work], dtypes: Sequence[str]) -> FloatArray:
         """Seconds of a table of works, the same bits as `work_seconds` of each.
@@ -146,24 +168,21 @@ class Processor:
             (*self.rates(work.kind, dtype), *self._size(work, dtype))
             for work, dtype in zip(works, dtypes, strict=True)
         ]
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), 7).T
-        rates = Rates(table[0], table[1], table[2])
-        return self._seconds((table[3], table[4], table[5], table[6]), rates, np.maximum)
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), 8).T
+        return self._seconds(Size(*table[3:]), Rates(*table[:3]), np.maximum)
 
     def _seconds(
         self,
-        size: tuple[Number, Number, Number, Number],
+        size: Size[Number],
         rates: Rates[Number],
         larger: Callable[[Number, Number], Number],
     ) -> Number:
-        """The formula of this module; `size` is (flops, bytes, rows, kernels), rows infinite if
-        unknown.
-        """
-        flops, nbytes, rows, kernels = size
+        """The formula of this module."""
+        flops, nbytes, rows, kernels, casting = size
         padded = (flops + rates.ramp) * (1.0 + PADDING_ROWS / rows)
         busy = larger(padded / rates.flops, nbytes / rates.nbytes)
         exists = (flops + nbytes) > 0.0
-        return (busy + kernels * self.hardware.device.launch) * self.slowdown * exists
+        return (busy + casting + kernels * self.hardware.device.launch) * self.slowdown * exists
 
     def copy_terms(self, share: float) -> tuple[float, float]:
         """(seconds, seconds per byte of the source) of copying a `share` of a tensor in memory."""

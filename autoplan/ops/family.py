@@ -40,6 +40,8 @@ class Work:
         score_bytes: of attention, what plain operators move of scores: each writes and reads them.
         kernels: that an eager framework launches for it.
         passes: bytes that these move over `nbytes`.
+        cast_bytes: of a product in another dtype than its operands have, bytes moved to bring them
+            into it.
     """
 
     kind: str
@@ -51,6 +53,7 @@ class Work:
     score_bytes: float = 0.0
     kernels: float = 1.0
     passes: float = 1.0
+    cast_bytes: float = 0.0
 
 
 WorkRule = Callable[[Instr, Sequence[Register], Sequence[Register]], Work]

@@ -34,6 +34,8 @@ GENERIC = "generic"
 USUAL_VOCAB = 50304
 """GPT-2's vocabulary, padded to a multiple of 128: taken where a source does not say."""
 NO_SCHEDULE = ("dp", "")
+FEWEST_CHUNKS = 2
+"""Chunks of a stage that interleaves, where a source does not say how many: what is least."""
 
 
 class NotExpressedError(AutoplanError):
@@ -259,7 +261,7 @@ def _precision(word: str, usual: str) -> str:
         return usual
     if word.startswith("fp16"):
         return "fp16_mixed" + comma + changes.replace("bf16", "fp16")
-    if word.startswith("fp8"):
+    if word.startswith(("fp8", "float8")):
         return "fp8_tensor" + comma + changes
     if word.startswith("fp32"):
         return "fp32"
@@ -297,7 +299,11 @@ def _pins(record: Record, config: DecoderConfig, stack: Stack, assumed: list[str
 def _schedule(record: Record, assumed: list[str]) -> list[str]:
     word = (record.schedule or "").lower().replace("-", "_")
     word = "interleaved" if word.startswith("interleaved") else word
-    chunks, stages = record.parallel.get("vpp") or 1, record.parallel.get("pp") or 1
+    chunks, stages = record.parallel.get("vpp"), record.parallel.get("pp") or 1
+    if word == "interleaved" and chunks is None and stages > 1:
+        chunks = FEWEST_CHUNKS
+        assumed.append(f"{chunks} chunks a stage")
+    chunks = chunks or 1
     if word in NO_SCHEDULE:
         if not word and stages > 1:
             assumed.append("schedule 1f1b" if chunks == 1 else "schedule interleaved")

@@ -99,6 +99,21 @@ def test_a_fabric_with_a_profile_of_its_own_is_taken_and_any_other_is_the_usual_
     assert express(record(inter="NDR 400 Gb/s per GPU", **asked)).hardware.name == "h100-80g"
 
 
+def test_an_interleaved_run_of_unknown_chunks_has_two_and_says_so():
+    shape = replace(LLAMA, layers=8)
+    parallel = {"tp": 1, "pp": 2, "dp": 4}
+    case = express(record(shape=shape, parallel=parallel, schedule="Interleaved1F1B"))
+    assert describe(case.graph, plan_of(case))["vpp"] == 2
+    assert "2 chunks a stage" in case.assumed
+    stated = {**parallel, "vpp": 4}
+    assert not express(record(shape=shape, parallel=stated, schedule="Interleaved1F1B")).assumed
+
+
+@pytest.mark.parametrize("word", ["fp8", "float8", "fp8_tensor", "float8 rowwise"])
+def test_narrow_products_have_several_names(word):
+    assert express(record(precision=word)).workload.precision.compute == "fp8"
+
+
 def test_links_between_nodes_are_those_of_the_record():
     case = express(record(devices=16, inter="100 Gb/s per node", parallel={"tp": 2, "pp": 2}))
     level = next(level for level in case.hardware.levels if level.name == "node")
