@@ -5,7 +5,7 @@
 
 A product in a dtype of its own (fp8) casts its operands first, which streams:
 
-    casting = pointwise_factor · cast bytes / bandwidth
+    casting = cast bytes / bandwidth, whatever the stack: libraries have one kernel for it
 
 A fused attention kernel is work like any other. Plain attention writes its scores to memory and
 computes those behind the mask: its products run one after the other with the traffic between them,
@@ -149,8 +149,8 @@ class Processor:
         rows, kernels = float(work.rows or inf), work.kernels if self.eager else 1.0
         nbytes = work.nbytes * work.passes if self.eager else work.nbytes
         if work.kind not in ATTENTION or not traffic:
-            streamed = work.cast_bytes and work.cast_bytes / self.rates("pointwise", dtype).nbytes
-            return Size(work.flops, nbytes, rows, kernels, streamed)
+            casting = work.cast_bytes / self.rates(work.kind, dtype).nbytes
+            return Size(work.flops, nbytes, rows, kernels, casting)
         again = work.kind == "attention_grad" and "recompute_scores" in self.stack.habits
         plain_flops = work.plain_flops * (1 + again * FORWARD_PRODUCTS / PLAIN_BACKWARD_PRODUCTS)
         score_bytes = work.score_bytes * (1 + again * FORWARD_PASSES / BACKWARD_PASSES)
