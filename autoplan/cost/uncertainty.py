@@ -22,8 +22,9 @@ from math import expm1, hypot, log
 
 from autoplan.ir.machine import NEUTRAL, Evidence, Hardware, Stack
 
-NARROWEST = 0.08
-"""Least half-width of an interval, as a fraction. [empirical] No model of a step is surer."""
+NARROWEST = 0.12
+"""Least half-width of an interval, as a fraction. [empirical] Where a stack was fitted to one
+cluster, runs of its software on others lie 9 to 17 % off in the median."""
 UNSTATED_SPREAD = {"assumed": 1.2, "fitted": 1.1}
 """Spread of a number whose profile states none, by the kind of its evidence."""
 EIGHTY_PERCENT = 1.28

@@ -6,7 +6,8 @@
                "tp": ["divides kv_heads"],
                "pp": ["at most micro_batches if schedule=1f1b"]},    or rules, which all hold
  "habits": ["pad_vocab_128"],             rules that produce decisions: keys of `HABITS`
- "recorded_as": {"source": "Megatron"},   signs in recorded runs that it was this software
+ "recorded_as": {"source": "Megatron"},   signs in recorded runs that it was this software:
+                                          of source, notes, recompute, sharding ("zero 3")
  "unexplained": 1.1,                      factor within which 80 % of runs lie, constants apart
  "constants": {"pointwise_factor": 1.0}}  every name of `CONSTANTS`, with evidence
 
@@ -193,8 +194,9 @@ class SignsFile(Strict):
     source: str | None = None
     notes: str | None = None
     recompute: str | None = None
+    sharding: str | None = None
 
-    @field_validator("source", "notes", "recompute")
+    @field_validator("source", "notes", "recompute", "sharding")
     @classmethod
     def _pattern(cls, text: str | None) -> str | None:
         try:

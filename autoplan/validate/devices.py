@@ -24,13 +24,15 @@ USUAL: Mapping[str, str] = {
 """Name without a size of memory -> the profile that it usually means, where several exist or the
 profile is called after a whole machine. JAX prints `TPU v5` for a v5p."""
 SAME: tuple[tuple[str, str], ...] = (
+    (r"\b(v\d(?:e|p)?)-\d+\b", r"\1"),
     (r"(\d)[ _-]*gi?b\b", r"\1g"),
     (r"\b(?:tpu[ _-]*)?v(\d)[ _-]*(?:lite(?:pod)?|e)\b", r"tpu-v\1e"),
     (r"\b(?:tpu[ _-]*)?v(\d)(p?)\b", r"tpu-v\1\2"),
     (r"\brtx[ _-]*(\d{4})", r"rtx\1"),
     (r"\b(?:ascend[ _-]*)?910([bc])\d?\b(?: *\(a3\))?", r"ascend-910\1"),
 )
-"""Pattern of spellings that mean the same -> one spelling. A digit behind `910B` is a bin of it."""
+"""Pattern of spellings that mean the same -> one spelling. A digit behind `910B` is a bin of it;
+the number behind `v6e` is that of a slice's devices."""
 SILENT = re.compile(
     r"nvidia|amd|google|huawei|cloud|tesla|geforce|instinct|gpu|hgx|dgx|sxm\d?|oam|ac|hbm\d?e?"
 )

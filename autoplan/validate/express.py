@@ -179,17 +179,32 @@ def _machine(name: str, count: int, per_node: int | None, gigabits: float | None
     """
     whole = load_hardware(name)
     inside, levels = levels_inside(whole.levels), whole.levels
-    if per_node is None or inside == len(levels) or count < per_node:
-        return load_hardware(f"{name}:{count}")
+    unknown = len(levels) > inside + 1 and per_node not in whole.spans
+    if per_node is None or inside == len(levels) or count < per_node or unknown:
+        return load_hardware(f"{name}:{count}", _partial_racks(whole, count))
     if count % per_node:
         raise NotExpressedError(f"{count} devices do not fill nodes of {per_node}")
     racks = [i for i in range(inside + 1, len(levels)) if whole.spans[i] == per_node]
     joined, size = (racks[0], count) if racks else (inside, f"{count // per_node}x{per_node}")
-    overrides = {}
+    overrides = {} if racks else _partial_racks(whole, count)
     if gigabits is not None:
         link = gigabits / 8 * levels[joined].shared_by / per_node
         overrides[f"levels.{levels[joined].name}.bandwidth"] = f"{link}GB/s"
     return load_hardware(f"{name}:{size}", overrides)
+
+
+def _partial_racks(whole: Hardware, count: int) -> dict[str, str]:
+    """Smaller racks, all alike, where full ones do not make the number: 256 are 4 of 64, not of 72.
+
+    Sources give the number of devices alone, and a job takes the same share of each rack.
+    """
+    overrides, spans = {}, whole.spans
+    for i in range(levels_inside(whole.levels), len(whole.levels) - 1):
+        nodes, rest = divmod(count, spans[i])
+        if count > spans[i + 1] and count % spans[i + 1] and not rest:
+            filled = max(n for n in range(1, whole.levels[i].size + 1) if nodes % n == 0)
+            overrides[f"levels.{whole.levels[i].name}.size"] = str(filled)
+    return overrides
 
 
 def node_gigabits(text: str, per_node: int) -> float | None:
@@ -227,6 +242,7 @@ def recorded_stack(record: Record) -> str:
         "source": record.source,
         "notes": "; ".join(filter(None, (record.notes, f"kernel: {record.kernel}"))),
         "recompute": record.recompute or "",
+        "sharding": f"zero {_zero(record)}",
     }
     best, most = GENERIC, (0, 0, 0)
     for name, signs in recorded_stacks().items():
@@ -286,24 +302,26 @@ def _pins(record: Record, config: DecoderConfig, stack: Stack, assumed: list[str
         pins["micro_batch"] *= prod(pins[key] for key in ("tp", "pp", "cp"))
     if parallel.get("sp") is not None and pins["tp"] > 1:
         pins["sp"] = bool(parallel["sp"])
-    zero = 3 if parallel.get("fsdp") else parallel.get("zero_stage")
+    zero = _zero(record)
     if zero is not None:
         pins["zero"] = zero
     texts = [f"{key}={value}" for key, value in pins.items()]
     texts += _schedule(record, assumed)
     texts += _recompute(record.recompute, stack, assumed)
-    texts += _layers(record, config, int(pins["pp"]))
+    texts += _layers(record, config, int(pins["pp"]), assumed)
     return texts
+
+
+def _zero(record: Record) -> int | None:
+    return 3 if record.parallel.get("fsdp") else record.parallel.get("zero_stage")
 
 
 def _schedule(record: Record, assumed: list[str]) -> list[str]:
     word = (record.schedule or "").lower().replace("-", "_")
     word = "interleaved" if word.startswith("interleaved") else word
-    chunks, stages = record.parallel.get("vpp"), record.parallel.get("pp") or 1
-    if word == "interleaved" and chunks is None and stages > 1:
-        chunks = FEWEST_CHUNKS
+    chunks, stages = _chunks(record), record.parallel.get("pp") or 1
+    if chunks > 1 and not record.parallel.get("vpp"):
         assumed.append(f"{chunks} chunks a stage")
-    chunks = chunks or 1
     if word in NO_SCHEDULE:
         if not word and stages > 1:
             assumed.append("schedule 1f1b" if chunks == 1 else "schedule interleaved")
@@ -314,6 +332,13 @@ def _schedule(record: Record, assumed: list[str]) -> list[str]:
     except ValueError:
         raise NotExpressedError(f"schedule {record.schedule}") from None
     return [f"schedule={word}", *([f"vpp={chunks}"] if chunks > 1 else [])]
+
+
+def _chunks(record: Record) -> int:
+    """Chunks of a stage."""
+    interleaved = (record.schedule or "").lower().startswith("interleaved")
+    fewest = FEWEST_CHUNKS if interleaved and (record.parallel.get("pp") or 1) > 1 else 1
+    return int(record.parallel.get("vpp") or fewest)
 
 
 def _recompute(text: str | None, stack: Stack, assumed: list[str]) -> list[str]:
@@ -333,14 +358,19 @@ def _recompute(text: str | None, stack: Stack, assumed: list[str]) -> list[str]:
     return [f"recompute={word}"]
 
 
-def _layers(record: Record, config: DecoderConfig, stages: int) -> list[str]:
-    """Zero-bubble's own split: the ends, which hold embedding and head, have a layer less."""
-    if "first and last stage hold one layer less" not in record.notes or stages < 2:
-        return []
-    stages *= record.parallel.get("vpp") or 1
+def _layers(record: Record, config: DecoderConfig, stages: int, assumed: list[str]) -> list[str]:
+    """Stages whose ends, which hold embedding and head, have a layer less than the others.
+
+    A record says so, or its layers fill the stages in no other even way: embedding and head are
+    counted as a layer each (Megatron's `account-for-embedding-in-pipeline-split` and its like).
+    """
+    said = "first and last stage hold one layer less" in record.notes
+    stages = stages * _chunks(record) if stages > 1 else 1
     each, rest = divmod(config.layers + 2, stages)
-    if rest:
+    if stages < 2 or rest or not (said or config.layers % stages):
         return []
+    if not said:
+        assumed.append("a layer less in the first and the last stage")
     return [f"layers_per_stage={'+'.join(map(str, (each - 1, *(each,) * (stages - 2), each - 1)))}"]
 
 
