@@ -2,6 +2,7 @@
 
     python scripts/update_readme.py            the search and the rehearsal
     python scripts/update_readme.py --runs FILE       the tables of published runs instead
+    python scripts/update_readme.py --elsewhere FILE  the first of them, of runs that nothing knew
     python scripts/update_readme.py --folds LOG       what `fit_published.py --folds` printed
     python scripts/update_readme.py --campaign LOG    what `campaign.py` printed
     python scripts/update_readme.py --collectives LOG    what `collective_accuracy.py` printed
@@ -57,16 +58,21 @@ def on_terminal(words: list[str]) -> str:
 def put(readme: str, name: str, text: str) -> str:
     """The README with what stands between the marks of a name replaced."""
     begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-    before, _, rest = readme.partition(begin)
-    return before + begin + text + end + rest.partition(end)[2]
+    before, found, rest = readme.partition(begin)
+    _, ended, after = f"\n{rest}".partition(end)
+    if not (found and ended):
+        raise SystemExit(f"README.md has no marks of `{name}`")
+    return before + begin + text + end + after
 
 
 def tables(readme: str, what: str, file: str) -> str:
     """The README with tables from a file; see the script."""
-    if what == "--runs":
+    if what in ("--runs", "--elsewhere"):
         command = [sys.executable, str(ROOT / "scripts" / "published_accuracy.py"), "--runs", file]
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-        return put(readme, "accuracy", done.stdout.strip())
+        if what == "--runs":
+            return put(readme, "accuracy", done.stdout.strip())
+        return put(readme, "elsewhere", done.stdout.partition("\nOrder of")[0].strip())
     text = Path(file).read_text()
     if what == "--folds":
         part = text[text.index("left out: ") :].rstrip()
