@@ -24,7 +24,8 @@ from autoplan.ir.machine import NEUTRAL, Evidence, Hardware, Stack
 
 NARROWEST = 0.12
 """Least half-width of an interval, as a fraction. [empirical] Where a stack was fitted to one
-cluster, runs of its software on others lie 9 to 17 % off in the median."""
+cluster, runs of its software on others lie 9 to 17 % off in the median: `published_accuracy.py` of
+`tests/data/published_elsewhere.jsonl`."""
 UNSTATED_SPREAD = {"assumed": 1.2, "fitted": 1.1}
 """Spread of a number whose profile states none, by the kind of its evidence."""
 EIGHTY_PERCENT = 1.28

@@ -19,7 +19,6 @@ KINDS = (
 """What a stage's time goes to. Collectives and sends: only what computing waits for. `fixed`:
 seconds of a step that belong to no action."""
 
-
 Shares = tuple[tuple[str, float], ...]
 """(kind, share of the time), adding up to 1."""
 
