@@ -76,7 +76,7 @@ LEVEL_KEYS: Mapping[str, tuple[str, Unit]] = {
 }
 NEUTRAL: Mapping[str, float] = {
     "torus": 0, "start": 0.0, "in_switch": 0.0, "short_share": 0.0, "short_start": 0.0,
-    "short_latency": 0.0, "contention": 1.0,
+    "short_latency": 0.0, "contention": 1.0, "start_ramp": 0.0,
 }  # fmt: skip
 """Values of attributes that are absent from a file where nothing else is said of them."""
 HOST_KEYS: Mapping[str, tuple[str, Unit]] = {
@@ -84,6 +84,7 @@ HOST_KEYS: Mapping[str, tuple[str, Unit]] = {
     "cores": ("cores", PLAIN),
     "device_bandwidth": ("device_bandwidth_gb_per_s", GB_PER_S),
     "contention": ("contention", PLAIN),
+    "start_ramp": ("start_ramp_us", MICROSECONDS),
 }
 
 _WHOLE = ("memory", "size", "shared_by", "torus", "cores")
@@ -137,6 +138,7 @@ class HostFile(Strict):
     device_bandwidth_gb_per_s: Number
     ranks_share_cores: bool = False
     contention: FactorNumber | None = None
+    start_ramp_us: AmountNumber | None = None
 
 
 class HardwareFile(Strict):

@@ -114,6 +114,8 @@ class Host:
             and collectives do not overlap compute.
         contention: factor by which a core computes slower while all cores of its host do than
             alone: they share clock, caches and memory. Devices that are not cores share none.
+        start_ramp: seconds of computing after which a collective takes half of its level's `start`;
+            0: it always takes all of it.
     """
 
     memory: int
@@ -121,6 +123,7 @@ class Host:
     device_bandwidth: float
     ranks_share_cores: bool = False
     contention: float = 1.0
+    start_ramp: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

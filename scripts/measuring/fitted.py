@@ -35,6 +35,7 @@ SPREADS = {
     "device.memory_efficiency": 1.2,
     "device.launch": 1.5,
     "host.contention": 1.2,
+    "host.start_ramp": 2.0,
     "levels.start": 3.0,
     "levels.latency": 2.0,
     "levels.efficiency": 3.0,

@@ -50,7 +50,8 @@ def test_a_turned_machine_is_found(rows):
     found = fitting.fit("test")
     assert abs(fitting.errors(found)).max() < 0.05
     assert found.host.contention == pytest.approx(true.host.contention, rel=0.05)
-    assert found.levels[0].start == pytest.approx(true.levels[0].start, rel=0.1)
+    start, right = found.levels[0], true.levels[0]  # each takes for the other, their sum does not
+    assert start.start + start.latency == pytest.approx(right.start + right.latency, rel=0.1)
     assert found.evidence["levels.rank.start"].kind == "fitted"
     assert parse_hardware(dump_hardware(found), "test") == found
 

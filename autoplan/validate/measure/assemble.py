@@ -64,6 +64,11 @@ def as_node(parent: Hardware, name: str, node: Node, fitted: DeviceFit) -> Hardw
     if parent.host.ranks_share_cores:
         how = f"steps of {node.ranks} ranks at once against those of one alone"
         evidence["host.contention"] = Evidence("measured", how, node.crowd.spread)
+    ramp = parent.host.start_ramp
+    if node.crowd.ramp is not None:
+        ramp = node.crowd.ramp
+        how = f"collectives of {node.ranks} ranks after computing of several lengths"
+        evidence["host.start_ramp"] = Evidence("measured", how)
     return Hardware(
         name=name,
         device=replace(fitted.device, memory=node.device_memory),
@@ -74,6 +79,7 @@ def as_node(parent: Hardware, name: str, node: Node, fitted: DeviceFit) -> Hardw
             cores=node.cores,
             device_bandwidth=node.copy_rate,
             contention=node.crowd.contention,
+            start_ramp=ramp,
         ),
         evidence=evidence,
         devices_per_node=node.ranks,

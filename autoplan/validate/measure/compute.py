@@ -13,7 +13,7 @@ problems".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import median
@@ -78,6 +78,16 @@ class Reading:
         if self.work.kind in PRODUCTS:
             return "matrix products"
         return "attention" if self.work.kind.startswith("attention") else "streaming"
+
+
+def pooled(readings: Iterable[Reading]) -> tuple[Reading, ...]:
+    """Readings of the same step at several times as one, in order of the first."""
+    table: dict[tuple[object, ...], Reading] = {}
+    for one in readings:
+        key = (one.step, one.precision, one.family, one.work, one.dtype)
+        known = table.get(key)
+        table[key] = replace(known, seconds=known.seconds + one.seconds) if known else one
+    return tuple(table.values())
 
 
 @dataclass(frozen=True, slots=True)

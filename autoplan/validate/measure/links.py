@@ -36,6 +36,8 @@ STRETCH = 1.0 + 2.0**-20
 LOSS_DIGITS = 3
 LEAST_SLOPE = 1e-9
 """Of a price, as a part of it: less is the noise of a numerical derivative."""
+CUT = 0.1
+"""Share of repetitions left out at either end."""
 LEAST_LEFT = 0.1
 """Of a time, what the levels inside leave at least to the level that is fitted."""
 
@@ -48,7 +50,7 @@ class Call:
         kind: a collective, or `send`.
         groups: devices of every group; of a transfer, pairs (from, to).
         nbytes: of one rank's operand.
-        seconds: by repetition, of the slowest rank.
+        seconds: by repetition, mean over ranks.
     """
 
     kind: str
@@ -58,8 +60,13 @@ class Call:
 
     @property
     def typical(self) -> float:
-        """Median seconds."""
-        return median(self.seconds)
+        """Mean seconds of all but the quickest and the slowest tenth.
+
+        Waiting for a core takes next to nothing or a slice of the scheduler, and a step pays the
+        mean; the tenth is what else a machine does.
+        """
+        cut = int(CUT * len(self.seconds))
+        return fmean(sorted(self.seconds)[cut : len(self.seconds) - cut])
 
     @property
     def shape(self) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
 from autoplan.cost.collectives import mesh_groups
-from autoplan.cost.pricer import communicates, measure
+from autoplan.cost.pricer import communicates, measure, start_share
 from autoplan.errors import Problem
 from autoplan.files.machine_spec import load_hardware, resize
 from autoplan.files.problems import Problems
@@ -29,8 +29,8 @@ from autoplan.runtime.supervise import Watch
 from autoplan.units import KIB, MIB
 from autoplan.validate.measure import programs, tasks
 from autoplan.validate.measure.assemble import Node, as_node, with_rate
-from autoplan.validate.measure.compute import DeviceFit, Reading, fit_device, scatter
-from autoplan.validate.measure.crowd import Crowd, Turn, find_crowd, uncrowded
+from autoplan.validate.measure.compute import DeviceFit, Reading, fit_device, pooled, scatter
+from autoplan.validate.measure.crowd import Crowd, Pause, Turn, find_crowd, uncrowded
 from autoplan.validate.measure.links import Call, LevelFit, fit_cores, fit_level
 from autoplan.validate.measure.rounding import rounded
 
@@ -43,8 +43,17 @@ core's own time is steady to 3 % whatever else runs."""
 
 TURNS = 2
 """Of every step on all ranks and on one alone."""
-PRECISIONS = {"cpu": ("fp32", "bf16_pure", "fp64"), "cuda": ("bf16_pure", "fp32", "fp64"),
+PAUSES = (1, 4, 16)
+"""Products of matrices before a collective: from half a millisecond of a core to seven."""
+PAUSE_TURNS = 6
+PAUSE_BYTES = 64 * KIB
+"""A message whose own time is short."""
+PRECISIONS = {"cpu": ("fp32", "bf16_pure", "fp64", "fp32"), "cuda": ("bf16_pure", "fp32", "fp64"),
               "npu": ("bf16_pure", "fp32")}  # fmt: skip
+"""By kind of device, the usual one first. A host is measured again in it: how much of its cores it
+has, changes within minutes."""
+LAST_SHARE = 0.005
+"""Of the whole, that a turn of pauses takes."""
 Progress = Callable[[str, float], None] | None
 """(what is measured, share of the whole that is done)."""
 
@@ -60,7 +69,7 @@ class Effort:
         sizes: bytes of communicated operands.
     """
 
-    longest: float = 0.4
+    longest: float = 0.25
     parameters: int = 1 << 28
     steps: int = 4
     sizes: tuple[int, ...] = programs.SIZES
@@ -167,24 +176,30 @@ class _Bench:
         self._share = 1.0
         self._outside: list[float] = []
         self._turns: list[Turn] = []
+        self._computed: list[float] = []
 
     def run(self, name: str, progress: Progress) -> Measured:
         tell = progress or (lambda what, done: None)
         tell("host and device", 0.0)
         idle = programs.idle_program()
         facts = self._pool.run(tasks.tell_facts, [None] * self._ranks, Watch(idle))
-        readings = tuple(self._steps(tell))
+        readings = pooled(self._steps(tell))
         calls = tuple(self._calls(tell))
+        pauses = tuple(self._pauses(tell)) if calls and self._kind == "cpu" else ()
         idling = self._idle(idle)
         tell("fitting", 1.0)
         one = resize(self._parent, "1")
         stack = load_stack(programs.STACK)
-        crowd = find_crowd(self._turns, self._ranks, _cores())
+        crowd = find_crowd(self._turns, self._ranks, _cores(), pauses)
         source = f"the steps of decoders, {self._how()}"
         fitted = fit_device(uncrowded(readings, crowd), one, stack, source)
         machine = as_node(self._parent, name, self._node(facts, crowd), fitted)
         fit = fit_cores if self._kind == "cpu" else fit_level
         level = fit(calls, machine, 0) if calls else None
+        if level is not None and level.start:
+            # They were measured after some computing; a profile says what the longest leads to.
+            share = start_share(median(self._computed), machine.host.start_ramp)
+            level = replace(level, start=level.start / share)
         if level is not None:
             how = f"collectives and transfers, {self._how()}"
             machine = with_rate(machine, 0, level, how)
@@ -210,7 +225,7 @@ class _Bench:
                 job = tasks.StepJob(program, graph, self._effort.steps)
                 times = self._pool.run(tasks.time_step, [job] * self._ranks, Watch(program))
                 yield from self._read(str(rung), precision, program, times)
-                if self._kind == "cpu" and not number:
+                if self._kind == "cpu" and precision == precisions[0]:
                     self._turns += self._take_turns(job, times)
                 if median(median(one.wall) * one.share for one in times) > self._effort.longest:
                     break
@@ -292,14 +307,44 @@ class _Bench:
         answers = self._pool.run(tasks.time_talk, [jobs] * self._ranks, Watch(made[0]))
         ways = 2 if transfer else 1
         for number, size in enumerate(sizes):
-            by_rank = [answer[number] for answer in answers if answer[number]]
-            slowest = tuple(max(times) / ways for times in zip(*by_rank, strict=True))
-            yield Call(kind, groups, size, slowest)
+            by_rank = [answer[number].seconds for answer in answers if answer[number].seconds]
+            # A rank's wait for one that computes longer is in the other's computing already, of
+            # which a price is the mean too; so are both ranks' sums the time of the step.
+            taken = tuple(fmean(times) / ways for times in zip(*by_rank, strict=True))
+            if silent:
+                self._computed += (fmean(answer[number].computing) for answer in answers)
+            yield Call(kind, groups, size, taken)
+
+    def _pauses(self, tell: Callable[[str, float], None]) -> Iterator[Pause]:
+        """Collectives without computing, with it, and computing alone; in turn."""
+        bare, mixed, alone = (
+            programs.collective_program(
+                "all_reduce", _divisible(PAUSE_BYTES, n), (n, 1), n, computes
+            )
+            for n, computes in ((self._ranks, False), (self._ranks, True), (1, True))
+        )
+        operand = programs.operand_type(_divisible(PAUSE_BYTES, self._ranks))
+        at_once = tasks.TalkJob(bare, operand, 1)
+        for number in range(PAUSE_TURNS):
+            tell("collectives after computing", 1 - (PAUSE_TURNS - number) * LAST_SHARE)
+            waited, _ = self._pause(at_once)
+            for products in PAUSES:
+                job = tasks.TalkJob(mixed, operand, 1, marks=2, silent=1, products=products)
+                taken, computed = self._pause(job)
+                _, by_itself = self._pause(replace(job, program=alone), ranks=1)
+                yield Pause(computed, by_itself, taken - waited)
+
+    def _pause(self, job: tasks.TalkJob, ranks: int | None = None) -> tuple[float, float]:
+        """(seconds of a collective, and of the computing before), mean over ranks."""
+        jobs = [[job]] * (ranks or self._ranks)
+        talks = [answer[0] for answer in self._pool.run(tasks.time_talk, jobs, Watch(job.program))]
+        taken, computed = (fmean(fmean(talk[part]) for talk in talks) for part in range(2))
+        return taken, computed
 
     def _idle(self, idle: Program) -> float:
         jobs = [tasks.TalkJob(idle, programs.operand_type(KIB), self._effort.steps)]
         answers = self._pool.run(tasks.time_talk, [jobs], Watch(idle))
-        return float(median(answers[0][0]))
+        return float(median(answers[0][0].seconds))
 
     def _node(self, facts: Sequence[tasks.Facts], crowd: Crowd) -> Node:
         here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

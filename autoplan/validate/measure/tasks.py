@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from time import perf_counter, process_time, thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,7 +83,8 @@ class TalkJob:
         operand: the type of what they hold.
         steps: counted.
         marks: instructions, or slots of actions, that a call takes on the first stage.
-        silent: how many of these, at its beginning, do not count.
+        silent: how many of these, at its beginning, do not count: computing that comes before.
+        products: of matrices, that such computing multiplies.
     """
 
     program: Program
@@ -90,6 +92,14 @@ class TalkJob:
     steps: int
     marks: int = 1
     silent: int = 0
+    products: int = PRODUCTS
+
+
+class Talk(NamedTuple):
+    """What one rank measured of a job: seconds of every call, and of the computing before it."""
+
+    seconds: tuple[float, ...] = ()
+    computing: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,7 @@ def _wall(step: RankStep) -> float:
     return max(span.end for span in step.spans) - min(span.start for span in step.spans)
 
 
-def time_talk(seat: Seat, jobs: Sequence[TalkJob]) -> list[tuple[float, ...]]:
+def time_talk(seat: Seat, jobs: Sequence[TalkJob]) -> list[Talk]:
     """A worker's task: seconds of every call of each job, in order.
 
     Returns:
@@ -177,12 +187,13 @@ def time_talk(seat: Seat, jobs: Sequence[TalkJob]) -> list[tuple[float, ...]]:
     return [_talk(seat, job) for job in jobs]
 
 
-def _talk(seat: Seat, job: TalkJob) -> tuple[float, ...]:
+def _talk(seat: Seat, job: TalkJob) -> Talk:
     world, program = seat.world, job.program
     world.prepare(program)
     stamps = _Stamps(seat.progress, _clock(world.device, computes=False))
     rank = program.ranks[world.index]
-    interpreter = Interpreter(program, rank, _link, Observers(progress=stamps))
+    link = partial(_link, job.products)
+    interpreter = Interpreter(program, rank, link, Observers(progress=stamps))
     dtype = DTYPES[job.operand.dtype]
     operand = torch.ones(job.operand.shape, dtype=dtype, device=world.device)
 
@@ -199,14 +210,17 @@ def _talk(seat: Seat, job: TalkJob) -> tuple[float, ...]:
     if world.device.type != "cpu":
         torch.get_device_module(world.device).synchronize()
     if program.stage_of[rank]:
-        return ()
+        return Talk()
     actions = len(program.stages[0].actions)
     single = [seconds for _, (action, _), seconds in stamps.seconds() if action < actions]
     starts = range(0, len(single), job.marks)
-    return tuple(sum(single[at + job.silent : at + job.marks]) for at in starts)
+    return Talk(
+        tuple(sum(single[at + job.silent : at + job.marks]) for at in starts),
+        tuple(sum(single[at : at + job.silent]) for at in starts),
+    )
 
 
-def _link(instr: Instr, registers: Sequence[Register]) -> Kernel:
+def _link(products: int, instr: Instr, registers: Sequence[Register]) -> Kernel:
     """A kernel that returns its operands: what is left is the interpreter's own time.
 
     Before it does, `COMPUTE` multiplies matrices, for as long as some operators of a layer take.
@@ -216,7 +230,7 @@ def _link(instr: Instr, registers: Sequence[Register]) -> Kernel:
     factor = torch.ones(WIDTH, WIDTH)
 
     def kernel(context: StepContext, operands: Sequence[Any]) -> tuple[Any, ...]:
-        for _ in range(PRODUCTS):
+        for _ in range(products):
             factor @ factor
         return tuple(operands)
 

@@ -12,6 +12,7 @@ from autoplan.ops import FAMILIES
 from autoplan.validate.measure.compute import (
     family_lines,
     fit_device,
+    pooled,
     price_parts,
     scatter,
 )
@@ -94,3 +95,15 @@ def test_every_family_has_a_line_of_its_own():
     rate = device.memory_bandwidth * device.memory_efficiency
     assert adamw.rate == pytest.approx(rate / passes)
     assert lines["linear"].unit == "FLOP"
+
+
+def test_a_step_measured_twice_is_one_with_all_its_seconds():
+    once = readings(machine(**TRUE))
+    slower = [replace(r, seconds=tuple(2 * t for t in r.seconds)) for r in once]
+    known = pooled(once)
+    assert [(r.step, r.family, r.work) for r in pooled([*once, *slower])] == [
+        (r.step, r.family, r.work) for r in known
+    ]
+    for one, both in zip(known, pooled([*once, *slower]), strict=True):
+        assert sum(both.seconds) == pytest.approx(3 * sum(one.seconds))
+        assert both.count == one.count
