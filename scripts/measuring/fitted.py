@@ -36,14 +36,14 @@ SPREADS = {
     "device.launch": 1.5,
     "host.contention": 1.2,
     "host.start_ramp": 2.0,
-    "levels.start": 3.0,
-    "levels.latency": 2.0,
-    "levels.efficiency": 3.0,
+    "levels.start": 1.3,
+    "levels.latency": 1.3,
+    "levels.efficiency": 1.3,
 }
 """Number -> one-sigma factor of what is believed before plans are seen; levels: the innermost. What
 is 0 stays so.
-[empirical] Parts of steps measured alone are met within a fifth; communication between other
-instructions takes several times what it takes back to back."""
+[empirical] Parts of steps measured alone are met within a fifth, communication that is measured
+between computing within a third."""
 SIGMA = 0.1
 """Of log(predicted / measured) of a plan that nothing is wrong with: visits of one plan differ by
 as much. Residuals beyond it count by their absolute value."""

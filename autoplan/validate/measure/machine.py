@@ -45,7 +45,6 @@ TURNS = 2
 """Of every step on all ranks and on one alone."""
 PAUSES = (1, 4, 16)
 """Products of matrices before a collective: from half a millisecond of a core to seven."""
-PAUSE_TURNS = 6
 PAUSE_BYTES = 64 * KIB
 """A message whose own time is short."""
 PRECISIONS = {"cpu": ("fp32", "bf16_pure", "fp64", "fp32"), "cuda": ("bf16_pure", "fp32", "fp64"),
@@ -67,12 +66,14 @@ class Effort:
         parameters: the most of a decoder.
         steps: of each.
         sizes: bytes of communicated operands.
+        pauses: turns of collectives after computing of several lengths.
     """
 
     longest: float = 0.25
     parameters: int = 1 << 28
     steps: int = 4
     sizes: tuple[int, ...] = programs.SIZES
+    pauses: int = 6
 
 
 @dataclass(frozen=True)
@@ -325,8 +326,9 @@ class _Bench:
         )
         operand = programs.operand_type(_divisible(PAUSE_BYTES, self._ranks))
         at_once = tasks.TalkJob(bare, operand, 1)
-        for number in range(PAUSE_TURNS):
-            tell("collectives after computing", 1 - (PAUSE_TURNS - number) * LAST_SHARE)
+        turns = self._effort.pauses
+        for number in range(turns):
+            tell("collectives after computing", 1 - (turns - number) * LAST_SHARE)
             waited, _ = self._pause(at_once)
             for products in PAUSES:
                 job = tasks.TalkJob(mixed, operand, 1, marks=2, silent=1, products=products)

@@ -19,7 +19,7 @@ from autoplan.validate.measure.programs import (
     ladder,
 )
 
-LITTLE = Effort(longest=0.0, steps=2, sizes=(1 << 10, 1 << 14, 1 << 18))
+LITTLE = Effort(longest=0.0, steps=2, sizes=(1 << 10, 1 << 14, 1 << 18), pauses=1)
 
 
 @pytest.fixture(scope="module")
