@@ -33,7 +33,7 @@ LARGE = MIB
 """Bytes from which a message is large."""
 SIZES = tuple(KIB << shift for shift in range(15))
 """Of one rank's operand, 1 KiB to 16 MiB; every second one is held out."""
-REPEATED = 12
+REPEATED = 24
 HERE = "this machine"
 BUS: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -106,7 +106,7 @@ def price(collective: str, group: tuple[int, ...], nbytes: int, hardware: Hardwa
 
 def here() -> list[Row]:
     """Collectives and transfers of two ranks of this machine, by how they are predicted."""
-    effort = Effort(longest=0.0, steps=REPEATED, sizes=SIZES)  # of steps the shortest only
+    effort = Effort(longest=0.0, steps=REPEATED, sizes=SIZES, pauses=0)  # the shortest steps only
     level = measure_machine("here", ranks=2, effort=effort).level
     assert level is not None, "two ranks have a level"
     return held_out(level.rows, load_hardware("cpu-host:2"))

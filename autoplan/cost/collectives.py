@@ -51,7 +51,11 @@ from autoplan.ir.machine import Hardware, Level
 ALL_REDUCE_PASSES = 2
 """An all-reduce is a reduce-scatter and an all-gather."""
 DIRECTIONS = 2
-"""A link without duplex carries what a rank sends and what it receives; so does a core."""
+"""A link without duplex carries what a rank sends and what it receives."""
+EXCHANGE_COPIES = 3
+"""A core that exchanges with others copies what it sends and what it receives, and puts its result
+together; in a transfer it does one of these. Measured: 16 MiB each way take 3 to 4 times what they
+take one way (two cores, gloo, `autoplan profile`)."""
 
 
 class Line(NamedTuple):
@@ -307,8 +311,8 @@ def direct_line(geometry: Geometry, hardware: Hardware, short: bool = False) -> 
 
     Where the links of two levels are two ports they can work side by side, which hides the faster
     one's part; counted, since links of one port cannot (dies on a CloudMatrix), and since a farther
-    rank would else make an exchange cheaper. Ranks that are cores of one host copy what they send
-    and what they receive one after the other; in a transfer each does one of them.
+    rank would else make an exchange cheaper. Ranks that are cores of one host do their copies one
+    after the other (`EXCHANGE_COPIES`).
     """
     seconds, per_byte = start_of(geometry, hardware, short), 0.0
     for index, (reach, level) in enumerate(zip(geometry.levels, hardware.levels, strict=True)):
@@ -316,7 +320,7 @@ def direct_line(geometry: Geometry, hardware: Hardware, short: bool = False) -> 
         seconds += reach.peers * way.latency
         share = reach.peers / geometry.ranks / lanes(reach, level) * detour(reach.fan, level)
         inside = hardware.spans[index] < hardware.devices_per_node
-        copies = DIRECTIONS if hardware.host.ranks_share_cores and inside else 1
+        copies = EXCHANGE_COPIES if hardware.host.ranks_share_cores and inside else 1
         per_byte += copies * share / (device_rate(level, hardware) * way.share)
     return Line(seconds, per_byte)
 

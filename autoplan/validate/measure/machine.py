@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import ceil
 from statistics import fmean, median
 
 import torch
@@ -51,8 +52,10 @@ PRECISIONS = {"cpu": ("fp32", "bf16_pure", "fp64", "fp32"), "cuda": ("bf16_pure"
               "npu": ("bf16_pure", "fp32")}  # fmt: skip
 """By kind of device, the usual one first. A host is measured again in it: how much of its cores it
 has, changes within minutes."""
-LAST_SHARE = 0.005
-"""Of the whole, that a turn of pauses takes."""
+SPOKEN = 0.97
+"""Share of the whole that is done when collectives and transfers are measured."""
+ROUNDS = 3
+"""Of these."""
 Progress = Callable[[str, float], None] | None
 """(what is measured, share of the whole that is done)."""
 
@@ -268,14 +271,25 @@ class _Bench:
     # --- communicating --------------------------------------------------------------------------
 
     def _calls(self, tell: Callable[[str, float], None]) -> Iterator[Call]:
+        """Every collective and transfer, in rounds, so that none has a slow minute to itself."""
+        table: dict[tuple[str, int], Call] = {}
+        for number in range(ROUNDS):
+            for call in self._round(tell, number):
+                known = table.get((call.shape, call.nbytes))
+                seconds = (known.seconds if known else ()) + call.seconds
+                table[call.shape, call.nbytes] = replace(call, seconds=seconds)
+        yield from table.values()
+
+    def _round(self, tell: Callable[[str, float], None], turn: int) -> Iterator[Call]:
         shapes = programs.group_shapes(self._ranks)
         rows = [(kind, shape) for shape in shapes for kind in programs.COLLECTIVES]
+        passed, total = turn * (len(rows) + 1), ROUNDS * (len(rows) + 1)
         first = len(PRECISIONS[self._kind]) / (len(PRECISIONS[self._kind]) + 1)
         sizes = [_divisible(size, self._ranks) for size in self._effort.sizes]
         for number, (kind, shape) in enumerate(rows):
             members, stride = shape
             tell(f"{kind} of {members} ranks, {stride} apart",
-                 first + (1 - first) * number / (len(rows) + 1))  # fmt: skip
+                 first + (SPOKEN - first) * (passed + number) / total)  # fmt: skip
             computes = self._kind == "cpu"
             made = [
                 programs.collective_program(kind, n, shape, self._ranks, computes) for n in sizes
@@ -284,7 +298,7 @@ class _Bench:
             groups = tuple(tuple(group) for group in mesh_groups(mesh, [axis]).tolist())
             yield from self._talk(kind, groups, sizes, made)
         if self._ranks % 2 == 0:
-            tell("transfers", 1 - (1 - first) / (len(rows) + 1))
+            tell("transfers", first + (SPOKEN - first) * (passed + len(rows)) / total)
             half = self._ranks // 2
             pairs = tuple((rank, rank + half) for rank in range(half))
             made = [programs.transfer_program(n, self._ranks) for n in sizes]
@@ -300,18 +314,18 @@ class _Bench:
         transfer = kind == programs.TRANSFER
         silent = int(self._kind == "cpu" and not transfer)  # computing that precedes a collective
         marks = programs.TRANSFER_MARKS if transfer else 1 + silent
+        steps = ceil(self._effort.steps / ROUNDS)
         jobs = [
-            tasks.TalkJob(program, programs.operand_type(size), self._effort.steps, marks, silent)
+            tasks.TalkJob(program, programs.operand_type(size), steps, marks, silent)
             for program, size in zip(made, sizes, strict=True)
         ]
         # The first Program has the most actions, so that every position means something in it.
         answers = self._pool.run(tasks.time_talk, [jobs] * self._ranks, Watch(made[0]))
-        ways = 2 if transfer else 1
         for number, size in enumerate(sizes):
             by_rank = [answer[number].seconds for answer in answers if answer[number].seconds]
             # A rank's wait for one that computes longer is in the other's computing already, of
             # which a price is the mean too; so are both ranks' sums the time of the step.
-            taken = tuple(fmean(times) / ways for times in zip(*by_rank, strict=True))
+            taken = tuple(fmean(times) / (1 + transfer) for times in zip(*by_rank, strict=True))
             if silent:
                 self._computed += (fmean(answer[number].computing) for answer in answers)
             yield Call(kind, groups, size, taken)
@@ -326,9 +340,8 @@ class _Bench:
         )
         operand = programs.operand_type(_divisible(PAUSE_BYTES, self._ranks))
         at_once = tasks.TalkJob(bare, operand, 1)
-        turns = self._effort.pauses
-        for number in range(turns):
-            tell("collectives after computing", 1 - (turns - number) * LAST_SHARE)
+        tell("collectives after computing", SPOKEN)
+        for _ in range(self._effort.pauses):
             waited, _ = self._pause(at_once)
             for products in PAUSES:
                 job = tasks.TalkJob(mixed, operand, 1, marks=2, silent=1, products=products)
