@@ -53,9 +53,8 @@ ALL_REDUCE_PASSES = 2
 DIRECTIONS = 2
 """A link without duplex carries what a rank sends and what it receives."""
 EXCHANGE_COPIES = 3
-"""A core that exchanges with others copies what it sends and what it receives, and puts its result
-together; in a transfer it does one of these. Measured: 16 MiB each way take 3 to 4 times what they
-take one way (two cores, gloo, `autoplan profile`)."""
+"""A core that exchanges copies what it sends and receives and puts its result together; that sends
+copies once. Measured: 16 MiB each way take 3 to 4 times those one way (two cores, gloo)."""
 
 
 class Line(NamedTuple):
@@ -311,8 +310,7 @@ def direct_line(geometry: Geometry, hardware: Hardware, short: bool = False) -> 
 
     Where the links of two levels are two ports they can work side by side, which hides the faster
     one's part; counted, since links of one port cannot (dies on a CloudMatrix), and since a farther
-    rank would else make an exchange cheaper. Ranks that are cores of one host do their copies one
-    after the other (`EXCHANGE_COPIES`).
+    rank would else make an exchange cheaper. A core of a host does its copies one by one.
     """
     seconds, per_byte = start_of(geometry, hardware, short), 0.0
     for index, (reach, level) in enumerate(zip(geometry.levels, hardware.levels, strict=True)):

@@ -202,8 +202,8 @@ class _Bench:
         level = fit(calls, machine, 0) if calls else None
         if level is not None and level.start:
             # They were measured after some computing; a profile says what the longest leads to.
-            share = start_share(median(self._computed), machine.host.start_ramp)
-            level = replace(level, start=level.start / share)
+            ramp = machine.host.start_ramp
+            level = replace(level, start=level.start / start_share(median(self._computed), ramp))
         if level is not None:
             how = f"collectives and transfers, {self._how()}"
             machine = with_rate(machine, 0, level, how)
@@ -323,8 +323,7 @@ class _Bench:
         answers = self._pool.run(tasks.time_talk, [jobs] * self._ranks, Watch(made[0]))
         for number, size in enumerate(sizes):
             by_rank = [answer[number].seconds for answer in answers if answer[number].seconds]
-            # A rank's wait for one that computes longer is in the other's computing already, of
-            # which a price is the mean too; so are both ranks' sums the time of the step.
+            # The mean, as of computing: who waits for a rank waits while that computes.
             taken = tuple(fmean(times) / (1 + transfer) for times in zip(*by_rank, strict=True))
             if silent:
                 self._computed += (fmean(answer[number].computing) for answer in answers)
