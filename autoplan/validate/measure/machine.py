@@ -331,13 +331,12 @@ class _Bench:
 
     def _pauses(self, tell: Callable[[str, float], None]) -> Iterator[Pause]:
         """Collectives without computing, with it, and computing alone; in turn."""
+        size = _divisible(PAUSE_BYTES, self._ranks)
         bare, mixed, alone = (
-            programs.collective_program(
-                "all_reduce", _divisible(PAUSE_BYTES, n), (n, 1), n, computes
-            )
+            programs.collective_program("all_reduce", size, (n, 1), n, computes)
             for n, computes in ((self._ranks, False), (self._ranks, True), (1, True))
         )
-        operand = programs.operand_type(_divisible(PAUSE_BYTES, self._ranks))
+        operand = programs.operand_type(size)
         at_once = tasks.TalkJob(bare, operand, 1)
         tell("collectives after computing", SPOKEN)
         for _ in range(self._effort.pauses):
