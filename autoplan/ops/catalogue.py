@@ -20,9 +20,9 @@ EAGER: Mapping[str, tuple[float, float]] = {
 }  # fmt: skip
 """Family -> (kernels, passes) of eager operators; others launch one that moves its operands once.
 Measured: operators that `runtime.kernels` dispatches, views apart, and the bytes of their operands
-and results over those of the instruction (torch 2.13, fp32). Of AdamW, Lion, SGD and Muon's momentum,
-whose blocks stay in a cache, and of the norm, which reads once: time over that of one pass through
-memory (one core, 8 Mi elements; it scatters by a fifth)."""
+and results over those of the instruction (torch 2.13, fp32). Of AdamW, Lion, SGD and Muon's
+momentum, whose blocks stay in a cache, and of the norm, which reads once: time over that of one
+pass through memory (one core, 8 Mi elements; it scatters by a fifth)."""
 
 FAMILIES: dict[str, Family] = {
     family.name: replace(family, eager=EAGER.get(family.name, family.eager))
